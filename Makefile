@@ -1,0 +1,66 @@
+# Everything happens in .venv, with the versions pinned in requirements/*.txt. `make` alone lists the targets.
+VENV := .venv
+RUN := $(VENV)/bin/python
+PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(RUN) -m pip install --no-input
+LOCK := $(RUN) -m uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest --custom-compile-command "make lock"
+
+# The first Python that is new enough; name another one with `make PYTHON=/path/to/python3 ...`.
+NEW_ENOUGH := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
+PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 python3 python; do \
+	if $$python $(NEW_ENOUGH) 2>/dev/null; then echo $$python; break; fi; done)
+
+# `make serve GPU=1` adds the CUDA and cuDNN libraries (1.9 GB); the driver is the machine's own.
+SERVE := $(if $(GPU),gpu,serve)
+# What `make load` runs, and what is handed to pytest: `make test TESTS="tests/service -k health"`.
+SCENARIO ?= smoke
+TESTS ?=
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help serve test develop export check format load lock clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-16s %s\n", $$1, $$2}'
+
+serve: $(VENV)/.$(SERVE)  ## install what serving needs and serve on http://127.0.0.1:8000 (ATTENTION_HOST, ATTENTION_PORT)
+	@exec $(RUN) -m service
+
+test: $(VENV)/.develop  ## install what testing needs and run the tests
+	$(RUN) -m pytest $(TESTS)
+
+develop: $(VENV)/.develop  ## install all that exporting, testing and load testing need; run nothing
+
+export: $(VENV)/.develop  ## write exported/ anew from models/
+	$(RUN) -m models export
+
+check: $(VENV)/.develop  ## ruff, formatting, types
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+
+format: $(VENV)/.develop  ## let ruff sort imports and format
+	$(RUN) -m ruff check --fix .
+	$(RUN) -m ruff format .
+
+load: $(VENV)/.develop  ## start a server of its own, put load on it for 20 s and stop it (SCENARIO=smoke)
+	$(RUN) -m load_tests $(SCENARIO)
+
+lock: $(VENV)/.develop  ## resolve requirements/*.in anew; UPGRADE=1 takes newer versions
+	$(LOCK) $(if $(UPGRADE),--upgrade) requirements/develop.in -o requirements/develop.txt
+	$(LOCK) --constraint requirements/develop.txt requirements/serve.in -o requirements/serve.txt
+	$(LOCK) --constraint requirements/develop.txt requirements/gpu.in -o requirements/gpu.txt
+
+clean:  ## remove .venv and every cache
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.created:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed, and none was found. Name one: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
+	@$(PYTHON) $(NEW_ENOUGH) || { echo "Python 3.11 or newer is needed, but $(PYTHON) is $$($(PYTHON) --version 2>&1)." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# The locks agree on every version they share, so the environment that one has filled is only added to by another.
+$(VENV)/.serve $(VENV)/.gpu $(VENV)/.develop: $(VENV)/.%: requirements/%.txt $(VENV)/.created
+	$(PIP) -r $<
+	@touch $@
