@@ -1,0 +1,44 @@
+# The service alone: service/ and exported/ on the serving lock, no torch. Two targets:
+#   docker build -t attention-scoring .                        on the CPU (the default)
+#   docker build -t attention-scoring:gpu --target gpu .       on an NVIDIA GPU: CUDA 13 libraries included, the driver is the host's
+ARG BASE=python:3.11-slim
+
+FROM ${BASE} AS installer
+RUN python -m venv --without-pip /opt/venv
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+
+FROM installer AS packages-cpu
+COPY requirements/serve.txt /tmp/lock.txt
+# The wheel for Linux x86-64 serves on the CPU as well; there, its CUDA and TensorRT providers are 285 MB that nothing loads.
+RUN python -m pip --python /opt/venv/bin/python install -r /tmp/lock.txt \
+    && find /opt/venv -name 'libonnxruntime_providers_cuda.so' -delete -o -name 'libonnxruntime_providers_tensorrt.so' -delete
+
+FROM installer AS packages-gpu
+COPY requirements/gpu.txt /tmp/lock.txt
+RUN python -m pip --python /opt/venv/bin/python install -r /tmp/lock.txt
+
+FROM ${BASE} AS runtime
+RUN useradd --system --uid 10001 --user-group --no-create-home attention
+WORKDIR /srv
+ENV PATH=/opt/venv/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    ATTENTION_HOST=0.0.0.0 \
+    ATTENTION_PORT=8000
+COPY exported exported
+COPY service service
+USER attention
+EXPOSE 8000
+HEALTHCHECK --interval=10s --timeout=3s --start-period=60s --retries=3 \
+    CMD ["python", "-c", "import os, urllib.request; urllib.request.urlopen(f\"http://127.0.0.1:{os.environ['ATTENTION_PORT']}/health/ready\", timeout=2)"]
+CMD ["python", "-m", "service"]
+
+FROM runtime AS gpu
+ENV ATTENTION_DEVICE=cuda \
+    NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility
+COPY --from=packages-gpu /opt/venv /opt/venv
+
+FROM runtime AS cpu
+ENV ATTENTION_DEVICE=cpu
+COPY --from=packages-cpu /opt/venv /opt/venv
