@@ -1,0 +1,309 @@
+"""What can be served: the models and encodings found in the folders of exported files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from pydantic import TypeAdapter, ValidationError
+
+from service.encoding import FORMAT, Encoding, PositionsGraph
+from service.engine.job import Graph
+from service.errors import NotReady, UnknownName
+
+METADATA_KEY = "attention"
+POSITIONS_SUFFIX = ".positions.onnx"
+POSITIONS_INPUTS = ("query_positions", "key_positions", "causal", "heads_like")
+DEFAULT_MODEL = "identity"
+DEFAULT_ENCODING = "rope"
+
+_encodings = TypeAdapter(Encoding)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A file that is not served, and why."""
+
+    path: Path
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+class FileError(Exception):
+    """One file cannot be served; the message says why. Caught by `Catalogue.read`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A family of encodings over one set of projections. Never empty.
+
+    `heads`, `head_dim` and `width` are None where the request chooses them (identity).
+    """
+
+    name: str
+    encodings: Mapping[str, Encoding]
+    default: str
+
+    @property
+    def heads(self) -> int | None:
+        return self.encodings[self.default].heads
+
+    @property
+    def head_dim(self) -> int | None:
+        return self.encodings[self.default].head_dim
+
+    @property
+    def width(self) -> int | None:
+        return self.encodings[self.default].width
+
+    @property
+    def takes_text(self) -> bool:
+        """Whether the model has a tokenizer. None has one yet."""
+        return False
+
+    def encoding(self, name: str | None = None, *, pointer: str | None = "query:encoding") -> Encoding:
+        """The encoding of that id or alias, in any case; the model's own where none is named.
+
+        Raises UnknownName.
+        """
+        if name is None:
+            return self.encodings[self.default]
+        wanted = name.strip().lower()
+        found = self.encodings.get(wanted)
+        if found is None:
+            found = next((encoding for encoding in self.encodings.values() if wanted in encoding.aliases), None)
+        if found is None:
+            raise UnknownName("encoding", name, self.names(), pointer=pointer)
+        return found
+
+    def names(self) -> list[str]:
+        """Every id and alias."""
+        return [*self.encodings, *(alias for encoding in self.encodings.values() for alias in encoding.aliases)]
+
+    def description(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "encodings": list(self.encodings),
+            "default_encoding": self.default,
+            "default_causal": self.encodings[self.default].default_causal,
+            "heads": self.heads,
+            "head_dim": self.head_dim,
+            "width": self.width,
+            "takes_text": self.takes_text,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """Every model that can be served, and the files that cannot."""
+
+    models: Mapping[str, Model]
+    problems: tuple[Problem, ...] = ()
+
+    @classmethod
+    def read(cls, folders: Iterable[Path]) -> Catalogue:
+        """Reads `<folder>/<model>/<encoding>.onnx` and its positions graph for each model and encoding.
+
+        Never raises for a bad file: what is wrong with it becomes a problem, and the rest is served.
+        """
+        models: dict[str, Model] = {}
+        problems: list[Problem] = []
+        for folder in folders:
+            if not folder.is_dir():
+                problems.append(Problem(folder, "no such folder"))
+                continue
+            for home in sorted(path for path in folder.iterdir() if path.is_dir()):
+                if home.name in models:
+                    problems.append(Problem(home, f"a model {home.name!r} was already read from another folder"))
+                    continue
+                model = _read_model(home, problems)
+                if model is not None:
+                    models[model.name] = model
+        return cls(models, tuple(problems))
+
+    @property
+    def encodings(self) -> list[Encoding]:
+        """Every encoding of every model."""
+        return [encoding for model in self.models.values() for encoding in model.encodings.values()]
+
+    def model(self, name: str | None = None, *, pointer: str | None = "query:model") -> Model:
+        """The model of that name, in any case; `identity` (or else the first) where none is named.
+
+        Raises UnknownName; NotReady where there are no models at all.
+        """
+        if not self.models:
+            raise NotReady("no exported models were found")
+        if name is None:
+            return self.models.get(DEFAULT_MODEL) or next(iter(self.models.values()))
+        found = self.models.get(name.strip().lower()) or self.models.get(name.strip())
+        if found is None:
+            raise UnknownName("model", name, self.models, pointer=pointer)
+        return found
+
+    def text_model(self) -> Model | None:
+        """The first model that accepts text."""
+        return next((model for model in self.models.values() if model.takes_text), None)
+
+    def describe_encodings(self, model: str | None = None) -> list[dict[str, Any]]:
+        """`GET /encodings`: a line for each encoding, with the models that have it."""
+        chosen = [self.model(model)] if model is not None else list(self.models.values())
+        lines: dict[str, dict[str, Any]] = {}
+        for one in chosen:
+            for encoding in one.encodings.values():
+                line = lines.setdefault(encoding.id, {**encoding.brief(), "models": []})
+                line["models"].append(one.name)
+        return [lines[name] for name in sorted(lines)]
+
+    def describe_encoding(self, name: str, model: str | None = None) -> dict[str, Any]:
+        """`GET /encodings/{id}`. Where no model is named, `identity` or else the first that has it.
+
+        Raises UnknownName.
+        """
+        if model is not None:
+            encoding = self.model(model).encoding(name, pointer=None)
+        else:
+            first = self.model()
+            having = [one for one in self.models.values() if name.strip().lower() in one.names()]
+            encoding = (first if first in having or not having else having[0]).encoding(name, pointer=None)
+        models = [one.name for one in self.models.values() if encoding.id in one.encodings]
+        return {**encoding.description(), "models": models}
+
+    def describe_models(self) -> list[dict[str, Any]]:
+        """`GET /models`."""
+        return [model.description() for model in self.models.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: Path
+    digest: str
+    document: dict[str, Any]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def _read_model(home: Path, problems: list[Problem]) -> Model | None:
+    encodings: dict[str, Encoding] = {}
+    positions = {path.name.removesuffix(POSITIONS_SUFFIX): path for path in sorted(home.glob("*" + POSITIONS_SUFFIX))}
+    for path in sorted(home.glob("*.onnx")):
+        if path.name.endswith(POSITIONS_SUFFIX):
+            continue
+        partner = positions.pop(path.stem, None)
+        at = path
+        try:
+            if partner is None:
+                raise FileError(f"its positions graph {path.stem}{POSITIONS_SUFFIX} is missing")
+            scores = _read_file(path, home.name, path.stem, "scores")
+            at = partner
+            tables = _read_file(partner, home.name, path.stem, "positions")
+            at = path
+            encoding = _pair(scores, tables)
+            _check_family(encoding, encodings)
+        except FileError as error:
+            problems.append(Problem(at, str(error)))
+        else:
+            encodings[encoding.id] = encoding
+    problems.extend(Problem(path, f"its scores graph {name}.onnx is missing") for name, path in positions.items())
+    if not encodings:
+        return None
+    return Model(home.name, encodings, _default(encodings))
+
+
+def _default(encodings: Mapping[str, Encoding]) -> str:
+    declared = [encoding.id for encoding in encodings.values() if encoding.default]
+    if declared:
+        return declared[0]
+    return DEFAULT_ENCODING if DEFAULT_ENCODING in encodings else next(iter(encodings))
+
+
+def _read_file(path: Path, model: str, encoding: str, graph: str) -> _File:
+    try:
+        content = path.read_bytes()
+        proto = onnx.load_model_from_string(content)
+    except (OSError, DecodeError) as error:
+        raise FileError(f"cannot be read as ONNX: {error}") from error
+    entry = next((entry.value for entry in proto.metadata_props if entry.key == METADATA_KEY), None)
+    if entry is None:
+        raise FileError(f"has no {METADATA_KEY!r} entry in its metadata")
+    try:
+        document = json.loads(entry)
+    except ValueError as error:
+        raise FileError(f"its {METADATA_KEY!r} metadata is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise FileError(f"its {METADATA_KEY!r} metadata is not a JSON object")
+    if document.get("format") != FORMAT:
+        raise FileError(f"its metadata has format {document.get('format')!r}; this service reads format {FORMAT}")
+    for field, expected in (("model", model), ("encoding", encoding), ("graph", graph)):
+        if document.get(field) != expected:
+            raise FileError(f"its metadata says {field} {document.get(field)!r}, but its place says {expected!r}")
+    return _File(
+        path,
+        hashlib.sha256(content).hexdigest()[:16],
+        document,
+        tuple(value.name for value in proto.graph.input),
+        tuple(value.name for value in proto.graph.output),
+    )
+
+
+def _pair(scores: _File, tables: _File) -> Encoding:
+    """Raises FileError where the two files do not fit each other or their own metadata."""
+    for field in ("opset", "tables", "weights"):
+        ours, theirs = scores.document.get(field), tables.document.get(field)
+        if ours != theirs:
+            raise FileError(f"says {field} {ours!r}, but {tables.path.name} says {theirs!r}")
+    try:
+        encoding = _encodings.validate_python(
+            {
+                **scores.document,
+                "id": scores.document["encoding"],
+                "graph": Graph(f"{scores.document['model']}.{scores.document['encoding']}", scores.path, scores.digest),
+                "positions_graph": PositionsGraph(tables.path, tables.digest, tables.inputs, tables.outputs),
+                "document": scores.document,
+            }
+        )
+    except ValidationError as error:
+        reasons = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_url=False)]
+        raise FileError(f"its metadata is wrong: {'; '.join(reasons)}") from error
+
+    given = set(tables.outputs)
+    missing = sorted(given ^ {f"table.{name}" for name in encoding.tables})
+    if missing:
+        raise FileError(f"the tables of its metadata and the outputs of {tables.path.name} differ in {missing}")
+    known = {*POSITIONS_INPUTS, *(f"parameter.{parameter.name}" for parameter in encoding.parameters)}
+    unknown = sorted(set(tables.inputs) - known)
+    if unknown:
+        raise FileError(f"{tables.path.name} needs {unknown}, which its metadata does not describe")
+    unknown = sorted(set(scores.inputs) - {"queries", "keys", "visible"} - given)
+    if unknown:
+        raise FileError(f"needs {unknown}, which {tables.path.name} does not give")
+    absent = [name for name in ("queries", "keys") if name not in scores.inputs]
+    if absent:
+        raise FileError(f"has no input {absent}")
+    promised = {"scores", "weights", "output", *encoding.outputs, *encoding.term_outputs}
+    lacking = sorted(promised - set(scores.outputs))
+    if lacking:
+        raise FileError(f"has no output {lacking}, which its metadata promises")
+    rows_of = encoding.positions.rows_of
+    if rows_of is not None and encoding.parameter(rows_of) is None:
+        raise FileError(f"its positions are rows of {rows_of!r}, which is none of its parameters")
+    return encoding
+
+
+def _check_family(encoding: Encoding, others: Mapping[str, Encoding]) -> None:
+    names = {name for other in others.values() for name in (other.id, *other.aliases)}
+    taken = sorted(names & {encoding.id, *encoding.aliases})
+    if taken:
+        raise FileError(f"the name {taken[0]!r} is another encoding's already")
+    for other in others.values():
+        for field in ("heads", "head_dim", "width", "queries"):
+            ours, theirs = getattr(encoding, field), getattr(other, field)
+            if ours != theirs:
+                raise FileError(f"has {field} {ours!r}, but {other.id} of the same model has {theirs!r}")
