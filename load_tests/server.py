@@ -22,7 +22,7 @@ def free_port() -> int:
 
 
 @contextmanager
-def running_service(*, start_seconds: float = 60.0, stop_seconds: float = 30.0, **settings: str) -> Iterator[str]:
+def running_service(*, start_seconds: float = 60.0, stop_seconds: float = 40.0, **settings: str) -> Iterator[str]:
     """The address of a service that is ready. `settings` are ATTENTION_* variables in lower case, without the prefix.
 
     Raises RuntimeError when it is not ready in `start_seconds`, or when it does not leave with exit code 0 on SIGTERM.
