@@ -9,7 +9,7 @@ NEW_ENOUGH := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 python3 python; do \
 	if $$python $(NEW_ENOUGH) 2>/dev/null; then echo $$python; break; fi; done)
 
-# `make serve GPU=1` adds the CUDA and cuDNN libraries (1.9 GB); the driver is the machine's own.
+# `make serve GPU=1` adds the CUDA and cuDNN libraries (1.3 GB to download); the driver is the machine's own.
 SERVE := $(if $(GPU),gpu,serve)
 # What `make load` runs, and what is handed to pytest: `make test TESTS="tests/service -k health"`.
 SCENARIO ?= smoke
