@@ -17,7 +17,7 @@ TESTS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test develop export check format load lock clean
+.PHONY: help serve test develop export check format load images lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-16s %s\n", $$1, $$2}'
@@ -44,6 +44,9 @@ format: $(VENV)/.develop  ## let ruff sort imports and format
 
 load: $(VENV)/.develop  ## start a server of its own, put load on it for 20 s and stop it (SCENARIO=smoke)
 	$(RUN) -m load_tests $(SCENARIO)
+
+images: $(VENV)/.develop  ## draw the pictures of the README anew, from the answers of a service
+	$(RUN) -m docs.make_images
 
 lock: $(VENV)/.develop  ## resolve requirements/*.in anew; UPGRADE=1 takes newer versions
 	$(LOCK) $(if $(UPGRADE),--upgrade) requirements/develop.in -o requirements/develop.txt
