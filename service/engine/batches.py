@@ -1,0 +1,194 @@
+"""The queue: admits jobs, bounded by what they cost, and forms batches of them. Pure: no threads, no clock."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from service.engine.job import Job
+from service.engine.policy import Policy
+from service.errors import Overloaded, PayloadTooLarge
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the queue holds at most. Cells are float32 values of output, so 2**26 of them are 256 MB of answers."""
+
+    queued_jobs: int = 1024
+    queued_cells: int = 2**27
+    job_cells: int = 2**26
+
+    def __post_init__(self) -> None:
+        if not 0 < self.job_cells <= self.queued_cells:
+            raise ValueError(
+                f"one job may have {self.job_cells} cells and the whole queue {self.queued_cells}: "
+                "the largest job must be over 0 and fit into an empty queue"
+            )
+        if self.queued_jobs < 1:
+            raise ValueError(f"the queue must hold at least 1 job, not {self.queued_jobs}")
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A job in the queue. Times are those of the caller's clock, in seconds."""
+
+    job: Job
+    arrived: float
+    deadline: float | None = None
+    group: Hashable = field(default=None, init=False)
+
+    def late(self, now: float) -> bool:
+        return self.deadline is not None and now >= self.deadline
+
+
+E = TypeVar("E", bound=Entry)
+
+
+@dataclass(slots=True)
+class Batch(Generic[E]):
+    """What to run next, oldest first, and the entries found past their deadline on the way. One of the lists may be
+    empty.
+    """
+
+    entries: list[E]
+    expired: list[E]
+    trigger: str
+
+
+@dataclass(slots=True)
+class Throughput:
+    """Cells a second of one worker, over roughly the last `1 / (1 - keep)` runs. It only tells clients when to come
+    back.
+    """
+
+    cells: float = 1e6
+    seconds: float = 0.02
+    keep: float = 0.95
+
+    def record(self, cells: int, seconds: float) -> None:
+        self.cells = self.keep * self.cells + cells
+        self.seconds = self.keep * self.seconds + seconds
+
+    def time_for(self, cells: int) -> float:
+        return cells * self.seconds / self.cells
+
+
+class Batches(Generic[E]):
+    """Entries in order of arrival. A batch is the oldest entry and those of its group that the policy lets join it."""
+
+    def __init__(self, policy: Policy, limits: Limits, workers: int = 1) -> None:
+        self.limits = limits
+        self.throughput = Throughput()
+        self._policy = policy
+        self._workers = workers
+        # Linked lists: looking at the first of a plain dict walks over all that was deleted before it.
+        self._order: OrderedDict[E, None] = OrderedDict()
+        self._groups: dict[Hashable, OrderedDict[E, None]] = {}
+        self._cells = 0
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    @property
+    def cells(self) -> int:
+        """The cost of all that is queued."""
+        return self._cells
+
+    @property
+    def retry_after(self) -> float:
+        """Seconds until what is queued now will be done, an estimate."""
+        return min(60.0, max(0.1, self.throughput.time_for(self._cells) / self._workers))
+
+    def put(self, entries: Sequence[E]) -> None:
+        """Admits all of these or none.
+
+        Raises Overloaded where they do not fit now, PayloadTooLarge where they would not fit into an empty queue
+        either.
+        """
+        limits, cells = self.limits, sum(entry.job.cells for entry in entries)
+        largest = max((entry.job.cells for entry in entries), default=0)
+        if largest > limits.job_cells:
+            raise PayloadTooLarge(
+                f"one encoding's answer has {largest} cells (batch x heads x queries x keys x outputs), the limit is "
+                f"{limits.job_cells}; send fewer tokens or ask for fewer outputs",
+                cells=largest,
+                limit=limits.job_cells,
+            )
+        if cells > limits.queued_cells or len(entries) > limits.queued_jobs:
+            raise PayloadTooLarge(
+                f"the request makes {len(entries)} jobs of {cells} cells in all, the limits are "
+                f"{limits.queued_jobs} jobs and {limits.queued_cells} cells; compare fewer encodings at once",
+                cells=cells,
+                limit=limits.queued_cells,
+            )
+        if self._cells + cells > limits.queued_cells or len(self) + len(entries) > limits.queued_jobs:
+            wait = self.retry_after
+            raise Overloaded(
+                f"{len(self)} jobs of {self._cells} cells are queued and {len(entries)} more of {cells} cells do not "
+                f"fit: the limits are {limits.queued_jobs} jobs and {limits.queued_cells} cells; try again in about "
+                f"{wait:.1f} s",
+                retry_after=wait,
+                queued_jobs=len(self),
+                queued_cells=self._cells,
+                limit_jobs=limits.queued_jobs,
+                limit_cells=limits.queued_cells,
+            )
+        for entry in entries:
+            self.add(entry)
+
+    def add(self, entry: E) -> None:
+        """Admits one entry whatever the limits say: for the engine's own checks."""
+        entry.group = self._policy.group(entry.job)
+        self._order[entry] = None
+        self._groups.setdefault(entry.group, OrderedDict())[entry] = None
+        self._cells += entry.job.cells
+
+    def remove(self, entries: Iterable[E]) -> list[E]:
+        """Takes these out, and returns those that were still queued."""
+        found = [entry for entry in entries if entry in self._order]
+        for entry in found:
+            self._take(entry)
+        return found
+
+    def clear(self) -> list[E]:
+        return self.remove(list(self._order))
+
+    def next_batch(self, now: float, idle: int = 1) -> Batch[E] | None:
+        """The next batch, or None where nothing is queued.
+
+        `idle` is how many workers are free, the asking one included: each takes its share of a group.
+        """
+        if not self._order:
+            return None
+        batch: Batch[E] = Batch([], [], "idle")
+        while self._order and not batch.entries:
+            self._fill(batch, self._groups[next(iter(self._order)).group], now, idle)
+        return batch
+
+    def _fill(self, batch: Batch[E], group: OrderedDict[E, None], now: float, idle: int) -> None:
+        share, cells = math.ceil(len(group) / idle), 0
+        while group:
+            entry = next(iter(group))
+            if entry.late(now):
+                batch.expired.append(entry)
+            elif batch.entries and not self._policy.joins(len(batch.entries), cells, entry.job):
+                batch.trigger = "full"
+                return
+            elif len(batch.entries) == share:
+                batch.trigger = "split"
+                return
+            else:
+                batch.entries.append(entry)
+                cells += entry.job.cells
+            self._take(entry)
+
+    def _take(self, entry: E) -> None:
+        del self._order[entry]
+        group = self._groups[entry.group]
+        del group[entry]
+        if not group:
+            del self._groups[entry.group]
+        self._cells -= entry.job.cells

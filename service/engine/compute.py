@@ -1,0 +1,78 @@
+"""One batch through the model: the same on a worker thread and, for small runs, on the event loop."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from service.engine.assembly import assemble, cut
+from service.engine.job import Graph, Job, JobResult
+from service.engine.observer import EngineObserver, tell
+from service.errors import ModelFailed
+
+logger = logging.getLogger(__name__)
+
+
+class Runner(Protocol):
+    """What computes: `Sessions`, or a stand-in for it in tests. Called from several threads at once."""
+
+    @property
+    def provider(self) -> str:
+        """onnxruntime's name of where it computes, `CPUExecutionProvider`."""
+
+    def run(
+        self, graph: Graph, outputs: tuple[str, ...], masked: bool, feeds: Mapping[str, np.ndarray]
+    ) -> Mapping[str, np.ndarray]:
+        """These outputs of this graph. `feeds` may hold more than the graph needs. What it raises fails the batch."""
+
+
+class Compute:
+    """Runs batches and times them; `clock` counts seconds."""
+
+    def __init__(self, runner: Runner, observer: EngineObserver, clock: Callable[[], float]) -> None:
+        self._runner = runner
+        self._observer = observer
+        self._clock = clock
+
+    def __call__(self, jobs: Sequence[Job], trigger: str) -> list[JobResult | ModelFailed]:
+        """A result for each job. A batch that raises is run again member by member, so that only the culprit fails."""
+        try:
+            return list(self._run(jobs, trigger))
+        except Exception as error:
+            if len(jobs) > 1:
+                logger.warning(
+                    "a batch of %d jobs for %s failed, running them one by one: %s",
+                    len(jobs),
+                    jobs[0].graph.name,
+                    error,
+                )
+                return [result for job in jobs for result in self([job], "rerun")]
+            logger.error("%s failed: %r", jobs[0].graph.name, error)
+            failure = ModelFailed(
+                f"{jobs[0].graph.name} failed on this input: {type(error).__name__}: {str(error)[:400]}"
+            )
+            failure.__cause__ = error
+            return [failure]
+
+    def _run(self, jobs: Sequence[Job], trigger: str) -> list[JobResult]:
+        first, provider = jobs[0], self._runner.provider
+        tell(self._observer.batch_started, first.graph.name, len(jobs), trigger)
+        try:
+            began = self._clock()
+            feeds = assemble(jobs)
+            assembled = self._clock()
+            outputs = self._runner.run(first.graph, first.outputs, first.visible is not None, feeds)
+            compute = self._clock() - assembled
+            parts = cut(outputs, jobs)
+        except BaseException:
+            tell(self._observer.batch_failed, first.graph.name, len(jobs), trigger)
+            raise
+        tell(self._observer.batch_finished, first.graph.name, len(jobs), compute, provider, trigger)
+        assembly = assembled - began
+        return [
+            JobResult(part, batch_assembly=assembly, compute=compute, batch_jobs=len(jobs), provider=provider)
+            for part in parts
+        ]

@@ -1,0 +1,112 @@
+"""Where onnxruntime computes: CUDA only where it really works, and how many cores there are."""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import os
+from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import onnxruntime
+from onnx import TensorProto, helper
+
+Device = Literal["auto", "cpu", "cuda"]
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+
+
+class DeviceError(RuntimeError):
+    """CUDA was asked for and cannot be had. The message names what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """An execution provider, its options, and what comes after it for the few nodes it has no kernel for."""
+
+    name: str
+    options: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def chain(self) -> list[Any]:
+        return [CPU] if self.name == CPU else [(self.name, self.options), CPU]
+
+
+def choose(device: Device) -> Provider:
+    """`auto` takes CUDA where it works and is silent where it does not; `cuda` raises DeviceError instead."""
+    if device == "cpu":
+        return Provider(CPU)
+    # TF32 would round float32 products to 10 bits; it is on by default.
+    cuda = Provider(CUDA, {"use_tf32": "0"})
+    problem = cuda_problem(cuda)
+    if problem is None:
+        return cuda
+    if device == "cuda":
+        raise DeviceError(f"device cuda was asked for, but {problem}")
+    return Provider(CPU)
+
+
+def cuda_problem(cuda: Provider) -> str | None:
+    """Why CUDA does not work, or None where it does.
+
+    onnxruntime itself lists CUDA wherever its wheel was built for it, and falls back to the CPU without an exception,
+    so the driver is asked, the libraries are loaded and a session is run.
+    """
+    if CUDA not in onnxruntime.get_available_providers():
+        return "this onnxruntime was built without CUDA; onnxruntime-gpu has it"
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        return f"the NVIDIA driver is missing: {error}"
+    if code := driver.cuInit(0):
+        return f"the NVIDIA driver finds no usable GPU: {_cuda_error(driver, code)}"
+    # Prints, and does not raise, where the libraries are not installed as wheels.
+    with redirect_stdout(io.StringIO()), suppress(Exception):
+        onnxruntime.preload_dlls()
+    try:
+        ctypes.CDLL(str(Path(onnxruntime.__file__).parent / "capi" / "libonnxruntime_providers_cuda.so"))
+    except OSError as error:
+        # Loaded alone it lacks the symbols that onnxruntime gives it; only a library that cannot be opened is a reason.
+        if "cannot open shared object file" in str(error):
+            return f"a CUDA library is missing: {error}"
+    try:
+        session = onnxruntime.InferenceSession(_smallest(), quiet_options(), cuda.chain, enable_fallback=0)
+        session.run(None, {"x": [1.0]})
+    except Exception as error:
+        return f"onnxruntime cannot run on it: {error}"
+    if session.get_providers()[0] != CUDA:
+        return "onnxruntime fell back to the CPU"
+    return None
+
+
+def quiet_options() -> Any:
+    """Session options that log nothing: what matters is raised."""
+    onnxruntime.set_default_logger_severity(4)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    return options
+
+
+def usable_cores() -> int:
+    """Cores this process may use: its CPU set, and the quota of its control group."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        if quota != "max":
+            cores = min(cores, max(1, int(quota) // int(period)))
+    return cores
+
+
+def _cuda_error(driver: ctypes.CDLL, code: int) -> str:
+    text = ctypes.c_char_p()
+    driver.cuGetErrorString(code, ctypes.byref(text))
+    return f"{text.value.decode() if text.value else 'unknown error'} (CUDA error {code})"
+
+
+def _smallest() -> bytes:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])
+    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "smallest", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    return bytes(model.SerializeToString())

@@ -1,0 +1,407 @@
+"""The engine as the event loop sees it: hand in jobs, await their results. Worker threads own the device."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from service.engine.batches import Batch, Batches, Entry, Limits
+from service.engine.compute import Compute, Runner
+from service.engine.device import usable_cores
+from service.engine.job import Job, JobResult
+from service.engine.observer import EngineObserver, Unobserved, tell
+from service.engine.policy import CpuPolicy, Policy
+from service.errors import ClientClosedRequest, DeadlineExceeded, Draining, ModelFailed, NotReady, ServiceError
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Pending:
+    """One call of `run` that waits: its future, and the results so far. Touched on the event loop only."""
+
+    __slots__ = ("future", "left", "results")
+
+    def __init__(self, future: asyncio.Future[list[JobResult]], jobs: int) -> None:
+        self.future = future
+        self.results: list[JobResult] = [JobResult({})] * jobs
+        self.left = jobs
+
+    def settle(self, index: int, result: JobResult | ServiceError) -> None:
+        if isinstance(result, ServiceError):
+            self.fail(result)
+            return
+        self.results[index] = result
+        self.left -= 1
+        if not self.left and not self.future.done():
+            self.future.set_result(self.results)
+
+    def fail(self, error: ServiceError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+@dataclass(slots=True, eq=False)
+class Ticket(Entry):
+    """A queued job that knows who waits for it."""
+
+    pending: Pending = field(kw_only=True)
+    index: int = field(kw_only=True)
+
+
+@dataclass(slots=True)
+class Done:
+    """What a worker hands back of one batch: one wake-up of the event loop, however many jobs."""
+
+    batch: Batch[Ticket]
+    taken: float
+    results: list[JobResult | ModelFailed]
+
+
+class Engine:
+    """Natural batching: a worker that falls idle takes what is queued and waits for no more. An idle engine does
+    nothing.
+
+    `run`, `warm_up`, `start` and `stop` belong to one event loop. What the workers share is guarded by one condition:
+    the queue, the number of idle workers, what each is doing. Everything else is touched by the event loop alone.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        *,
+        policy: Policy | None = None,
+        limits: Limits | None = None,
+        workers: int | None = None,
+        observer: EngineObserver | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        failures_allowed: int = 5,
+        recheck: float = 5.0,
+        stall: float = 120.0,
+    ) -> None:
+        """`workers` is by default one on CUDA, else one for each usable core: several runs at once on one session
+        scale best.
+
+        After `failures_allowed` batches in a row that failed wholly, a job known to work (from `warm_up`) tells a
+        broken device from bad requests; a broken one is asked again every `recheck` seconds. A run of more than
+        `stall` seconds also makes the engine not ready. `clock` counts seconds.
+        """
+        self.workers = workers or (1 if runner.provider == "CUDAExecutionProvider" else usable_cores())
+        self._observer = observer or Unobserved()
+        self._compute = Compute(runner, self._observer, clock)
+        self._batches: Batches[Ticket] = Batches(policy or CpuPolicy(), limits or Limits(), self.workers)
+        self._clock = clock
+        self._failures_allowed = failures_allowed
+        self._recheck = recheck
+        self._stall = stall
+
+        self._condition = threading.Condition(threading.Lock())
+        self._idle = 0
+        self._running: dict[int, tuple[float, Batch[Ticket]]] = {}
+        self._ending = False
+
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._threads: list[threading.Thread] = []
+        self._waiting: set[Pending] = set()
+        self._nobody_waits = asyncio.Event()
+        self._nobody_waits.set()
+        self._working = self.workers
+        self._workers_ended = asyncio.Event()
+        self._draining = False
+        self._dead: str | None = None
+        self._suspended: str | None = None
+        self._failures = 0
+        self._known_good: Job | None = None
+        self._checking: asyncio.Task[None] | None = None
+
+    # What others may ask
+
+    @property
+    def health(self) -> str | None:
+        """Why the engine takes no work, or None where it does."""
+        if self._draining:
+            return "the service is shutting down"
+        if self._loop is None:
+            return "the engine has not been started"
+        if self._dead or self._suspended:
+            return self._dead or self._suspended
+        if not all(thread.is_alive() for thread in self._threads):
+            return "a worker thread of the engine has ended"
+        now = self._clock()
+        for began, batch in list(self._running.values()):
+            if now - began > self._stall:
+                return f"a run of {batch.entries[0].job.graph.name} has not returned for {now - began:.0f} s"
+        return None
+
+    @property
+    def ready(self) -> bool:
+        return self.health is None
+
+    @property
+    def alive(self) -> bool:
+        """False where only a new process helps: a worker thread has died."""
+        return self._dead is None
+
+    @property
+    def queued_jobs(self) -> int:
+        return len(self._batches)
+
+    @property
+    def queued_cells(self) -> int:
+        return self._batches.cells
+
+    @property
+    def running_jobs(self) -> int:
+        return sum(len(batch.entries) for _, batch in list(self._running.values()))
+
+    @property
+    def waiting_requests(self) -> int:
+        """Calls of `run` that have not returned."""
+        return len(self._waiting)
+
+    # Life
+
+    async def start(self) -> None:
+        """Starts the workers. Raises RuntimeError when called twice."""
+        if self._loop is not None:
+            raise RuntimeError("the engine has been started before")
+        self._loop = asyncio.get_running_loop()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"attention-engine-{i}", daemon=True) for i in range(self.workers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    async def warm_up(self, jobs: Iterable[Job]) -> None:
+        """Runs each of these small jobs alone, so that ready means able to serve. Raises NotReady where one fails, and
+        why.
+        """
+        for job in jobs:
+            try:
+                await self._submit([job], bounded=False)
+            except ModelFailed as error:
+                self._suspended = f"the warm-up of {job.graph.name} failed: {error.detail}"
+                raise NotReady(self._suspended) from error
+            self._known_good = self._known_good or job
+
+    async def stop(self, timeout: float = 30.0) -> bool:
+        """Refuses new work, lets what was admitted finish, ends the workers. False where `timeout` seconds were too
+        few.
+        """
+        self._draining = True
+        if self._loop is None:
+            return True
+        if self._checking is not None:
+            self._checking.cancel()
+        began = time.monotonic()
+        drained = await _within(self._nobody_waits, timeout)
+        for pending in self._waiting:
+            pending.fail(Draining(f"shutting down; this was not computed within the {timeout:g} s given to finish"))
+        with self._condition:
+            self._ending = True
+            dropped = self._batches.clear()
+            self._condition.notify_all()
+        self._count_dropped(len(dropped), Draining.reason)
+        # A run that nobody waits for any more may still be going on.
+        return await _within(self._workers_ended, timeout - (time.monotonic() - began)) and drained
+
+    # Requests, on the event loop
+
+    async def run(self, jobs: Sequence[Job], deadline: float | None = None) -> list[JobResult]:
+        """The results of these jobs, in order. They are admitted together or not at all.
+
+        `deadline` is a time of `clock`. Raises PayloadTooLarge, Overloaded, Draining or NotReady at the door; later
+        DeadlineExceeded, ModelFailed (the first job that failed alone), NotReady or Draining. When the awaiting task is
+        cancelled, or one of the jobs fails, those still queued are never computed.
+        """
+        if not jobs:
+            return []
+        if (reason := self.health) is not None:
+            refusal = Draining(reason) if self._draining else NotReady(reason)
+            tell(self._observer.rejected, refusal.reason)
+            raise refusal
+        return await self._submit(jobs, deadline)
+
+    async def _submit(
+        self, jobs: Sequence[Job], deadline: float | None = None, *, bounded: bool = True
+    ) -> list[JobResult]:
+        assert self._loop is not None
+        pending = Pending(self._loop.create_future(), len(jobs))
+        now = self._clock()
+        tickets = [Ticket(job, now, deadline, pending=pending, index=i) for i, job in enumerate(jobs)]
+        self._enqueue(tickets, bounded)
+        timer = None
+        if deadline is not None:
+            timer = self._loop.call_later(max(0.0, deadline - now), pending.fail, _late(now, deadline))
+        self._waiting.add(pending)
+        self._nobody_waits.clear()
+        reason = ClientClosedRequest.reason
+        try:
+            return await pending.future
+        except ServiceError as error:
+            reason = error.reason
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if pending.left:
+                self._abandon(pending, tickets, reason)
+            self._waiting.discard(pending)
+            if not self._waiting:
+                self._nobody_waits.set()
+
+    def _enqueue(self, tickets: list[Ticket], bounded: bool) -> None:
+        try:
+            with self._condition:
+                if bounded:
+                    self._batches.put(tickets)
+                else:
+                    for ticket in tickets:
+                        self._batches.add(ticket)
+                self._condition.notify(len(tickets))
+        except ServiceError as error:
+            tell(self._observer.rejected, error.reason)
+            raise
+        for graph, jobs in Counter(ticket.job.graph.name for ticket in tickets).items():
+            tell(self._observer.queued, graph, jobs)
+
+    def _abandon(self, pending: Pending, tickets: list[Ticket], reason: str) -> None:
+        with self._condition:
+            dropped = self._batches.remove(tickets)
+        self._count_dropped(len(dropped), reason)
+        if pending.future.done() and not pending.future.cancelled():
+            # Else asyncio logs it as never retrieved where the waiting task was cancelled in the same turn.
+            pending.future.exception()
+
+    def _count_dropped(self, jobs: int, reason: str) -> None:
+        if jobs:
+            tell(self._observer.dropped, jobs, reason)
+
+    # Results, on the event loop
+
+    def _deliver(self, done: Done) -> None:
+        for ticket in done.batch.expired:
+            ticket.pending.fail(_late(ticket.arrived, done.taken))
+        self._count_dropped(len(done.batch.expired), DeadlineExceeded.reason)
+        for ticket, result in zip(done.batch.entries, done.results, strict=True):
+            if isinstance(result, JobResult):
+                result.queue = done.taken - ticket.arrived
+            ticket.pending.settle(ticket.index, result)
+        worked = [result for result in done.results if isinstance(result, JobResult)]
+        if worked:
+            self._failures = 0
+            cells = sum(ticket.job.cells for ticket in done.batch.entries)
+            self._batches.throughput.record(cells, worked[0].compute + worked[0].batch_assembly)
+        elif done.results:
+            self._failures += 1
+            if self._failures >= self._failures_allowed and self._checking is None and self._suspended is None:
+                self._doubt()
+
+    def _doubt(self) -> None:
+        assert self._loop is not None
+        if self._known_good is None:
+            self._suspend(f"{self._failures} batches in a row failed")
+        else:
+            self._checking = self._loop.create_task(self._check(self._known_good))
+
+    async def _check(self, job: Job) -> None:
+        """Requests that fail are the clients' affair, a device that fails is ours: this job worked before."""
+        try:
+            while True:
+                try:
+                    await self._submit([job], bounded=False)
+                except ModelFailed as error:
+                    self._suspend(
+                        f"{self._failures} batches in a row failed, and so did one known to work: {error.detail}"
+                    )
+                else:
+                    self._suspended, self._failures = None, 0
+                    return
+                await asyncio.sleep(self._recheck)
+        except (NotReady, Draining):
+            return
+        finally:
+            self._checking = None
+
+    def _suspend(self, reason: str) -> None:
+        if self._suspended is None:
+            logger.error("the engine takes no work: %s", reason)
+        self._suspended = reason
+        self._fail_all(reason)
+
+    def _fail_all(self, reason: str) -> None:
+        for pending in self._waiting:
+            pending.fail(NotReady(reason))
+
+    def _worker_ended(self, reason: str | None) -> None:
+        if reason is not None:
+            self._dead = reason
+            self._fail_all(reason)
+        self._working -= 1
+        if not self._working:
+            self._workers_ended.set()
+
+    # Worker threads
+
+    def _work(self) -> None:
+        reason: str | None = "a worker thread of the engine ended unasked"
+        try:
+            while (taken := self._take()) is not None:
+                self._post(self._deliver, self._finish(*taken))
+            reason = None
+        except BaseException as error:
+            reason = f"a worker thread of the engine died of {error!r}"
+            logger.critical("%s", reason, exc_info=True)
+        finally:
+            with suppress(RuntimeError):  # the event loop is closed: nobody is left to tell
+                self._post(self._worker_ended, reason)
+
+    def _take(self) -> tuple[Batch[Ticket], float] | None:
+        """Waits for work, with no timeout. None when the engine ends."""
+        with self._condition:
+            self._idle += 1
+            try:
+                while not self._ending:
+                    now = self._clock()
+                    batch = self._batches.next_batch(now, self._idle)
+                    if batch is not None:
+                        if batch.entries:
+                            self._running[threading.get_ident()] = now, batch
+                        return batch, now
+                    self._condition.wait()
+                return None
+            finally:
+                self._idle -= 1
+
+    def _finish(self, batch: Batch[Ticket], taken: float) -> Done:
+        if not batch.entries:
+            return Done(batch, taken, [])
+        try:
+            return Done(batch, taken, self._compute([entry.job for entry in batch.entries], batch.trigger))
+        finally:
+            with self._condition:
+                del self._running[threading.get_ident()]
+
+    def _post(self, call: Callable[[T], None], argument: T) -> None:
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(call, argument)
+
+
+def _late(arrived: float, deadline: float) -> DeadlineExceeded:
+    return DeadlineExceeded(f"not computed within its deadline, {deadline - arrived:.3g} s after it was queued")
+
+
+async def _within(event: asyncio.Event, timeout: float) -> bool:
+    try:
+        async with asyncio.timeout(max(0.0, timeout)):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,142 @@
+"""onnxruntime sessions: one for each graph, set of outputs and presence of a mask, built when first asked for."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from service.engine.device import CPU, Device, Provider, choose, quiet_options
+from service.engine.job import Graph
+from service.engine.pruning import prune
+
+
+class Session:
+    """A graph ready to run, from many threads at once. `inputs` are those it needs; `run` may be given more."""
+
+    def __init__(self, model: bytes | Path, provider: Provider, threads: int = 1) -> None:
+        options = quiet_options()
+        # Parallel runs scale better than parallel operators, and idle threads that spin would take the cores from them.
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.enable_mem_pattern = False
+        # One arena for all sessions (`_share_allocator`): 8 of them took 270 MB instead of 1,142.
+        options.add_session_config_entry("session.use_env_allocators", "1")
+        source = model if isinstance(model, bytes) else str(model)
+        # No fallback: onnxruntime would otherwise move to the CPU in silence.
+        self._session = onnxruntime.InferenceSession(source, options, provider.chain, enable_fallback=0)
+        self.provider: str = self._session.get_providers()[0]
+        if self.provider != provider.name:
+            raise RuntimeError(f"onnxruntime chose {self.provider} where {provider.name} was asked for")
+        self.inputs = tuple(value.name for value in self._session.get_inputs())
+        self.outputs = tuple(value.name for value in self._session.get_outputs())
+
+    def run(self, output_names: Sequence[str], feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """These outputs. Raises ValueError naming the inputs that are missing; onnxruntime's own exceptions else."""
+        try:
+            needed = {name: feeds[name] for name in self.inputs}
+        except KeyError:
+            missing = [name for name in self.inputs if name not in feeds]
+            raise ValueError(f"the graph also needs {', '.join(missing)}; given: {', '.join(feeds)}") from None
+        results: list[np.ndarray] = self._session.run(output_names, needed)
+        return results
+
+
+class Sessions:
+    """Runs scores graphs on one device. Safe to share between threads: of two that ask for the same session, one
+    builds it.
+
+    At most `keep` sessions are held, the least recently used goes first. A `Graph` of another digest is another graph.
+    """
+
+    def __init__(self, device: Device = "auto", *, threads: int = 1, keep: int = 256) -> None:
+        """Raises DeviceError where `device` is cuda and CUDA does not work."""
+        _share_allocator()
+        self._provider = choose(device)
+        self._threads = threads
+        self._keep = keep
+        self._lock = threading.Lock()
+        self._sessions: OrderedDict[tuple[Hashable, ...], Future[Session]] = OrderedDict()
+
+    @property
+    def provider(self) -> str:
+        return self._provider.name
+
+    def run(
+        self, graph: Graph, outputs: tuple[str, ...], masked: bool, feeds: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """These outputs of the graph. Feeds it does not need are ignored."""
+        return dict(zip(outputs, self.session(graph, outputs, masked).run(outputs, feeds), strict=True))
+
+    def session(self, graph: Graph, outputs: tuple[str, ...], masked: bool) -> Session:
+        """The session for this, built now if need be. A build that fails is tried again the next time."""
+        key = (graph.name, graph.digest, outputs, masked)
+        return self._get(key, lambda: self._pruned(graph, outputs, masked))
+
+    def positions(self, path: Path) -> Session:
+        """A positions graph, whole, and on the CPU whatever the device. A file that has changed is opened anew."""
+        status = path.stat()
+        key = (str(path), status.st_mtime_ns, status.st_size)
+        return self._get(key, lambda: Session(path, Provider(CPU), self._threads))
+
+    def inputs(self, graph: Graph, outputs: tuple[str, ...], masked: bool) -> tuple[str, ...]:
+        """The inputs that these outputs need."""
+        return self.session(graph, outputs, masked).inputs
+
+    def drop(self, name: str, *, keep_digest: str | None = None) -> int:
+        """Forgets the sessions of the scores graph `name`, but those of `keep_digest`. Runs in flight finish on
+        theirs.
+        """
+        with self._lock:
+            gone = [key for key in self._sessions if key[0] == name and key[1] != keep_digest]
+            for key in gone:
+                del self._sessions[key]
+        return len(gone)
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def _pruned(self, graph: Graph, outputs: tuple[str, ...], masked: bool) -> Session:
+        model = prune(onnx.load(graph.path), outputs, masked)
+        return Session(model.SerializeToString(), self._provider, self._threads)
+
+    def _get(self, key: tuple[Hashable, ...], build: Callable[[], Session]) -> Session:
+        with self._lock:
+            found = self._sessions.get(key)
+            if found is None:
+                mine = self._sessions[key] = Future()
+                while len(self._sessions) > self._keep:
+                    self._sessions.popitem(last=False)
+            else:
+                self._sessions.move_to_end(key)
+        if found is not None:
+            return found.result()
+        try:
+            session = build()
+        except BaseException as error:
+            with self._lock:
+                if self._sessions.get(key) is mine:
+                    del self._sessions[key]
+            mine.set_exception(error)
+            raise
+        mine.set_result(session)
+        return session
+
+
+@cache
+def _share_allocator() -> None:
+    """The arena that all sessions of this process allocate from. It doubles as it grows and is never shrunk: shrinking
+    made resident memory rise without end.
+    """
+    info = onnxruntime.OrtMemoryInfo(
+        "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
+    )
+    onnxruntime.create_and_register_allocator(info, onnxruntime.OrtArenaCfg({"arena_extend_strategy": 0}))
