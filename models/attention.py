@@ -1,0 +1,101 @@
+"""Attention under a positional encoding: projections times encoding. No scheme's details.
+
+It comes in two halves, which are exported apart: `PositionTables` (positions and parameters only; computed once and cached by whoever serves)
+and `ScoredAttention` (content).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Float64
+from torch import Tensor, nn
+
+from models.encodings.encoding import Encoding, Positions, Scores, Tables
+from models.projections import Identity, Linear
+
+
+class Attended(NamedTuple):
+    """What attention computes; `terms` sum to `scores`."""
+
+    scores: Scores
+    weights: Scores
+    output: Float[Tensor, "batch queries heads head_dim"]
+    terms: dict[str, Scores]
+
+
+class PositionTables(nn.Module):
+    """The half of an encoding that depends on positions and parameters alone.
+
+    `sizes` is (heads, head_dim, width) for projected models and None for identity, whose sizes come from the shape of `heads_like`.
+    """
+
+    def __init__(
+        self,
+        projections: Identity | Linear,
+        encoding: Encoding,
+        sizes: tuple[int, int, int] | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        self.projections, self.encoding, self.sizes, self.dtype = projections, encoding, sizes, dtype
+
+    def forward(
+        self,
+        query_positions: Float64[Tensor, " queries"],
+        key_positions: Float64[Tensor, " keys"],
+        causal: Bool[Tensor, ""],
+        heads_like: Float[Tensor, "heads head_dim"],
+        parameters: Tables,
+    ) -> dict[str, Tensor]:
+        heads, head_dim, width = self.sizes or (
+            heads_like.shape[0],
+            heads_like.shape[1],
+            heads_like.shape[0] * heads_like.shape[1],
+        )
+        at = Positions(
+            query_positions,
+            key_positions,
+            causal,
+            heads,
+            head_dim,
+            width,
+            lambda p: self.projections.position_query(p, heads, head_dim),
+            lambda p: self.projections.position_key(p, heads, head_dim),
+            lambda p: self.projections.position_value(p, heads, head_dim),
+            self.dtype,
+        )
+        return self.encoding.tables(at, parameters)
+
+
+class ScoredAttention(nn.Module):
+    """The half that meets content: scores before the mask, weights after it, output and terms."""
+
+    def __init__(self, projections: Identity | Linear, encoding: Encoding) -> None:
+        super().__init__()
+        self.projections, self.encoding = projections, encoding
+
+    def forward(
+        self,
+        queries: Float[Tensor, "batch queries *features"],
+        keys: Float[Tensor, "batch keys *features"],
+        visible: Bool[Tensor, "#batch #heads queries keys"],
+        tables: Tables,
+    ) -> Attended:
+        q = self.projections.query(queries) * tables["scale"]
+        k, v = self.projections.key(keys), self.projections.value(keys)
+        scores = self.encoding.scores(q, k, tables)
+        weights = masked_softmax(scores, visible)
+        output = self.encoding.output(weights, v, tables).transpose(1, 2)
+        terms = self.encoding.terms(q, k, tables)
+        terms = {
+            name: term if term.shape == scores.shape else term.expand(scores.shape) for name, term in terms.items()
+        }
+        return Attended(scores, weights, output, terms)
+
+
+def masked_softmax(scores: Scores, visible: Bool[Tensor, "..."]) -> Scores:
+    """Softmax over the visible keys: exactly 0 elsewhere, and all 0 for a query that sees nothing (whose softmax is 0/0, replaced by the second `where`)."""
+    weights = torch.softmax(torch.where(visible, scores, float("-inf")), dim=-1)
+    return torch.where(visible, weights, 0.0)

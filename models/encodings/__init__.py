@@ -1,0 +1,30 @@
+"""The positional encodings, one file each. A new one is a new file and a line here."""
+
+from __future__ import annotations
+
+from models.encodings.alibi import ALiBi
+from models.encodings.deberta import DeBERTa
+from models.encodings.encoding import Encoding
+from models.encodings.integer import Integer
+from models.encodings.learned import Learned
+from models.encodings.none import NoEncoding
+from models.encodings.rope import RoPE
+from models.encodings.shaw import Shaw
+from models.encodings.sinusoidal import Sinusoidal
+from models.encodings.t5 import T5
+from models.encodings.transformer_xl import TransformerXL
+from models.encodings.tupe import TUPE
+
+ENCODINGS: tuple[Encoding, ...] = (
+    NoEncoding(),
+    Integer(),
+    Sinusoidal(),
+    Learned(),
+    Shaw(),
+    TransformerXL(),
+    T5(),
+    TUPE(),
+    DeBERTa(),
+    RoPE(),
+    ALiBi(),
+)

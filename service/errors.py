@@ -1,0 +1,136 @@
+"""Every failure a client can meet: one class each, carrying its HTTP status, its title and its reason in the metrics.
+
+This is the only place with status codes. `reason` is a metric label, so the set of reasons is finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import ClassVar
+
+Extra = str | int | float | bool | None | list[str] | list[int] | list[float]
+
+
+class ServiceError(Exception):
+    """Something the service refuses or fails to do. `detail` says what came, what is allowed and how to get there.
+
+    `pointer` is a JSON pointer (or `query:<name>`, `header:<name>`) to the offending part; `extra` holds further members
+    of the problem document (RFC 9457), such as `limit` or `allowed`.
+    """
+
+    status: ClassVar[int] = 500
+    title: ClassVar[str] = "Internal error"
+    reason: ClassVar[str] = "internal"
+
+    def __init__(self, detail: str, *, pointer: str | None = None, **extra: Extra) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.pointer = pointer
+        self.extra: Mapping[str, Extra] = extra
+
+
+class MalformedBody(ServiceError):
+    """The bytes cannot be read as what they claim to be: truncated, not JSON, a pickled npy, a lying content type."""
+
+    status, title, reason = 400, "The body cannot be read", "malformed"
+
+
+class NotFound(ServiceError):
+    """A path or a named resource that does not exist."""
+
+    status, title, reason = 404, "Not found", "not_found"
+
+
+class MethodNotAllowed(ServiceError):
+    """The path exists, under another verb."""
+
+    status, title, reason = 405, "Method not allowed", "method"
+
+
+class NotAcceptable(ServiceError):
+    """None of the formats in `Accept` can be produced, or the answer is too large for the format asked for."""
+
+    status, title, reason = 406, "No acceptable format", "not_acceptable"
+
+
+class PayloadTooLarge(ServiceError):
+    """The body, or the work it asks for, is over a limit."""
+
+    status, title, reason = 413, "Too large", "too_large"
+
+
+class UnsupportedMediaType(ServiceError):
+    """A `Content-Type` that is not read here."""
+
+    status, title, reason = 415, "Unsupported media type", "media_type"
+
+
+class InvalidInput(ServiceError):
+    """The body was read, but its content is not allowed: shapes, values, positions, masks."""
+
+    status, title, reason = 422, "Invalid input", "invalid"
+
+
+class UnknownName(InvalidInput):
+    """A name that is not one of those on offer; the nearest ones are suggested."""
+
+    title, reason = "Unknown name", "unknown_name"
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, pointer: str | None = None) -> None:
+        allowed = list(known)
+        nearest = get_close_matches(name.lower(), allowed, n=3, cutoff=0.5)
+        hint = f"; did you mean {' or '.join(nearest)}?" if nearest else ""
+        shown = name if len(name) <= 80 else name[:80] + "..."
+        super().__init__(
+            f"unknown {kind} {shown!r}{hint} Known: {', '.join(allowed)}" if hint else f"unknown {kind} {shown!r}; known: {', '.join(allowed)}",
+            pointer=pointer,
+            nearest=nearest,
+            allowed=allowed,
+        )
+
+
+class ParameterOutOfRange(InvalidInput):
+    """A parameter of an encoding outside its stated range."""
+
+    title, reason = "Parameter out of range", "parameter"
+
+
+class Overloaded(ServiceError):
+    """The queue is full. Carries `retry_after` in seconds."""
+
+    status, title, reason = 429, "The queue is full", "queue_full"
+
+    def __init__(self, detail: str, *, retry_after: float = 1.0, **extra: Extra) -> None:
+        super().__init__(detail, retry_after=retry_after, **extra)
+        self.retry_after = retry_after
+
+
+class ClientClosedRequest(ServiceError):
+    """The client left before its answer was ready; nobody reads this."""
+
+    status, title, reason = 499, "Client closed request", "cancelled"
+
+
+class ModelFailed(ServiceError):
+    """onnxruntime raised while computing this request alone."""
+
+    status, title, reason = 500, "The model failed", "model_failed"
+
+
+class Draining(ServiceError):
+    """The process is shutting down and takes no new work."""
+
+    status, title, reason = 503, "Shutting down", "draining"
+
+
+class NotReady(ServiceError):
+    """No models, a failed warm-up, or an engine whose worker has died."""
+
+    status, title, reason = 503, "Not ready", "not_ready"
+
+
+class DeadlineExceeded(ServiceError):
+    """The request waited longer than its deadline."""
+
+    status, title, reason = 504, "Deadline exceeded", "deadline"

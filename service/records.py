@@ -1,0 +1,95 @@
+"""The records that pass between wire, routes and scoring. NumPy only; no HTTP, no onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from jaxtyping import Float, Num
+
+RETURNABLE = ("weights", "scores", "terms", "output")
+DEFAULT_RETURN = ("weights", "scores")
+
+
+@dataclass(slots=True)
+class AttentionInput:
+    """A decoded body. `wire` guarantees: arrays are finite and numeric, float32 for embeddings and parameters, float64 for positions,
+    2-D or 3-D embeddings, either `embeddings` or both `queries` and `keys`. Everything that depends on the model is checked by scoring.
+    """
+
+    embeddings: Float[np.ndarray, "*batch tokens width"] | None = None
+    queries: Float[np.ndarray, "*batch queries width"] | None = None
+    keys: Float[np.ndarray, "*batch keys width"] | None = None
+    positions: Float[np.ndarray, " tokens"] | None = None
+    query_positions: Float[np.ndarray, " queries"] | None = None
+    key_positions: Float[np.ndarray, " keys"] | None = None
+    mask: Num[np.ndarray, "..."] | None = None
+    """True or 1 = visible. [keys], [queries, keys], [batch, keys] (with a 3-D batch), [batch, queries, keys] or [batch, heads, queries, keys]."""
+    tokens: Sequence[str] | None = None
+    text: str | None = None
+    parameters: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Arrays by dotted name, `t5.bias`."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionOptions:
+    """The query string, names still unchecked. `scalars` holds dotted parameters as sent: {"rope.theta": "500000"}."""
+
+    encoding: str | None = None
+    compare: tuple[str, ...] = ()
+    model: str | None = None
+    heads: int | None = None
+    causal: bool | None = None
+    returns: tuple[str, ...] = DEFAULT_RETURN
+    scalars: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class EncodingResult:
+    """One encoding's answer. Arrays have the batch axis only where the request had one:
+    weights, scores, terms [*batch, heads, queries, keys]; output [*batch, queries, heads, head_dim]; float32.
+    `nonfinite_cells` counts NaN and infinities in all of them."""
+
+    encoding: str
+    parameters: Mapping[str, Any]
+    conventions: Mapping[str, str]
+    weights: np.ndarray | None = None
+    scores: np.ndarray | None = None
+    output: np.ndarray | None = None
+    terms: Mapping[str, np.ndarray] | None = None
+    nonfinite_cells: int = 0
+
+
+@dataclass(slots=True)
+class Timings:
+    """Where one request's time went, in seconds: feeds `Server-Timing`, the response's `timings` and the histograms."""
+
+    decode: float = 0.0
+    queue: float = 0.0
+    batch_assembly: float = 0.0
+    compute: float = 0.0
+    postprocess: float = 0.0
+    serialize: float = 0.0
+    batch_jobs: int = 0
+
+    STAGES: ClassVar[tuple[str, ...]] = ("decode", "queue", "batch_assembly", "compute", "postprocess", "serialize")
+
+
+@dataclass(slots=True)
+class ScoringResult:
+    """A whole answer: the first result is the reference of a comparison."""
+
+    model: str
+    batch: int | None
+    heads: int
+    queries: int
+    keys: int
+    head_dim: int
+    causal: bool
+    results: list[EncodingResult]
+    tokens: Sequence[str] | None
+    timings: Timings
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    """Encodings that `compare=all` left out, and why."""
