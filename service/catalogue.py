@@ -187,6 +187,7 @@ class _File:
     digest: str
     document: dict[str, Any]
     inputs: tuple[str, ...]
+    reads: frozenset[str]
     outputs: tuple[str, ...]
 
 
@@ -244,11 +245,13 @@ def _read_file(path: Path, model: str, encoding: str, graph: str) -> _File:
     for field, expected in (("model", model), ("encoding", encoding), ("graph", graph)):
         if document.get(field) != expected:
             raise FileError(f"its metadata says {field} {document.get(field)!r}, but its place says {expected!r}")
+    inputs = tuple(value.name for value in proto.graph.input)
     return _File(
         path,
         hashlib.sha256(content).hexdigest()[:16],
         document,
-        tuple(value.name for value in proto.graph.input),
+        inputs,
+        frozenset(inputs).intersection(name for node in proto.graph.node for name in node.input),
         tuple(value.name for value in proto.graph.output),
     )
 
@@ -265,7 +268,9 @@ def _pair(scores: _File, tables: _File) -> Encoding:
                 **scores.document,
                 "id": scores.document["encoding"],
                 "graph": Graph(f"{scores.document['model']}.{scores.document['encoding']}", scores.path, scores.digest),
-                "positions_graph": PositionsGraph(tables.path, tables.digest, tables.inputs, tables.outputs),
+                "positions_graph": PositionsGraph(
+                    tables.path, tables.digest, tables.inputs, tables.reads, tables.outputs
+                ),
                 "document": scores.document,
             }
         )

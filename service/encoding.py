@@ -88,9 +88,10 @@ class Parameter:
     def __post_init__(self) -> None:
         """Raises ValueError where the parts do not fit together."""
         if self.kind == "choice" and self.default not in self.choices:
-            raise ValueError(
-                f"parameter {self.name!r}: the default {self.default!r} is not one of {list(self.choices)}"
-            )
+            raise ValueError(f"parameter {self.name!r}: the default {self.default!r} is none of {list(self.choices)}")
+        wanted: dict[str, type | tuple[type, ...]] = {"number": (int, float), "integer": int, "flag": bool}
+        if self.kind in wanted and not isinstance(self.default, wanted[self.kind]):
+            raise ValueError(f"parameter {self.name!r}: {self.default!r} is no default for a {self.kind}")
         if self.kind == "array" and (not self.shape or self.initial is None):
             raise ValueError(f"parameter {self.name!r}: an array needs `shape` and `initial`")
         for axis in self.shape:
@@ -122,11 +123,15 @@ class Paper:
 
 @dataclass(frozen=True, slots=True)
 class PositionsGraph:
-    """A positions graph on disk; `inputs` are those it needs, `tables` its outputs (`table.<name>`)."""
+    """A positions graph on disk; `tables` are its outputs (`table.<name>`).
+
+    All of `inputs` must be fed; what it computes depends on those in `reads` alone.
+    """
 
     path: Path
     digest: str
     inputs: tuple[str, ...]
+    reads: frozenset[str]
     tables: tuple[str, ...]
 
 
@@ -156,6 +161,7 @@ class Encoding:
     causal: Literal["either", "required"] = "either"
     default_causal: bool = False
     even_head_dim: bool = False
+    even_width: bool = False
     heads: int | None = None
     head_dim: int | None = None
     width: int | None = None
@@ -183,6 +189,7 @@ class Encoding:
             "summary": self.summary,
             "causal": self.causal,
             "even_head_dim": self.even_head_dim,
+            "even_width": self.even_width,
             "parameters": [parameter.name for parameter in self.parameters],
             "terms": [term.name for term in self.terms],
         }

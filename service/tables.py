@@ -1,9 +1,13 @@
-"""Position tables: positions graphs run once, their results kept."""
+"""Position tables: positions graphs run once for each set of parameters, positions and sizes, their results kept."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
@@ -11,8 +15,12 @@ import numpy as np
 from service.cache import Cache
 from service.encoding import Encoding
 from service.engine.job import Tables
+from service.errors import ModelFailed
 from service.parameters import ResolvedParameters
 from service.positions import Positions
+
+# Tables of fewer numbers than this are computed where they are asked for: handing them to a thread costs more.
+INLINE = 16_384
 
 
 class PositionsSession(Protocol):
@@ -22,24 +30,100 @@ class PositionsSession(Protocol):
 
 
 class PositionsSessions(Protocol):
-    """Opens positions graphs on the CPU."""
+    """Opens positions graphs on the CPU; the same path may be asked for often, and from several threads."""
 
     def positions(self, path: Path) -> PositionsSession: ...
 
 
-class TableCache:
-    def __init__(self, sessions: PositionsSessions, capacity: int = 64 << 20) -> None:
-        self.sessions = sessions
-        self.cache: Cache[str, Tables] = Cache(capacity)
+@dataclass(frozen=True, slots=True, eq=False)
+class Needs:
+    """What a set of tables follows from."""
 
-    async def tables(
-        self,
-        encoding: Encoding,
-        parameters: ResolvedParameters,
-        queries: Positions,
-        keys: Positions,
-        causal: bool,
-        heads: int,
-        head_dim: int,
-    ) -> Tables:
-        raise NotImplementedError
+    encoding: Encoding
+    parameters: ResolvedParameters
+    queries: Positions
+    keys: Positions
+    causal: bool
+    heads: int
+    head_dim: int
+    key: str = field(init=False)
+    """Equal where everything that the graph reads is equal: requests that differ only in what it does not read share
+    their tables, and so their batches."""
+
+    def __post_init__(self) -> None:
+        graph = self.encoding.positions_graph
+        parts = (
+            graph.digest,
+            self.parameters.digest,
+            self.queries.digest if "query_positions" in graph.reads else "",
+            self.keys.digest if "key_positions" in graph.reads else "",
+            str(self.causal) if "causal" in graph.reads else "",
+            f"{self.heads}x{self.head_dim}" if "heads_like" in graph.reads else "",
+        )
+        object.__setattr__(self, "key", "|".join(parts))
+
+    @property
+    def elements(self) -> int:
+        """About how many numbers are drawn and computed; an axis of the encoding's own counts as a head dimension."""
+        sizes = {"heads": self.heads, "head_dim": self.head_dim, "queries": len(self.queries), "keys": len(self.keys)}
+        total = self.parameters.elements
+        for axes in self.encoding.tables.values():
+            total += prod(axis if isinstance(axis, int) else sizes.get(axis, self.head_dim) for axis in axes)
+        return total
+
+
+class TableCache:
+    """Runs positions graphs and keeps the tables used last, up to `capacity` bytes.
+
+    Requests that need the same tables at the same time compute them once. A set larger than that is used, not kept.
+    """
+
+    def __init__(self, sessions: PositionsSessions, capacity: int = 64 << 20) -> None:
+        self.cache: Cache[str, Tables] = Cache(capacity)
+        self._sessions = sessions
+        self._pending: dict[str, asyncio.Task[Tables]] = {}
+
+    def get(self, needs: Needs) -> Tables | None:
+        """These tables if they are kept."""
+        return self.cache.get(needs.key)
+
+    async def tables(self, needs: Needs) -> Tables:
+        """These tables, by the scores graph's input names (`table.scale`); read-only. Raises ModelFailed."""
+        found = self.get(needs)
+        if found is not None:
+            return found
+        if needs.elements < INLINE:
+            return self._compute(needs)
+        task = self._pending.get(needs.key)
+        if task is None:
+            task = asyncio.create_task(asyncio.to_thread(self._compute, needs))
+            self._pending[needs.key] = task
+            task.add_done_callback(lambda done: self._finished(needs.key, done))
+        # Shielded: whoever asked first may leave, and the others still want the result.
+        return await asyncio.shield(task)
+
+    def _finished(self, key: str, task: asyncio.Task[Tables]) -> None:
+        del self._pending[key]
+        if not task.cancelled():
+            task.exception()  # marked as seen: all who asked may have left
+
+    def _compute(self, needs: Needs) -> Tables:
+        graph = needs.encoding.positions_graph
+        feeds = {
+            "query_positions": needs.queries.values,
+            "key_positions": needs.keys.values,
+            "causal": np.array(needs.causal),
+            "heads_like": np.zeros((needs.heads, needs.head_dim), np.float32),
+            **needs.parameters.feeds(),
+        }
+        try:
+            session = self._sessions.positions(graph.path)
+            results = session.run(list(graph.tables), {name: feeds[name] for name in graph.inputs})
+        except Exception as error:  # onnxruntime's errors share no other base
+            raise ModelFailed(f"the position tables of {needs.encoding.name} could not be computed: {error}") from error
+        arrays = dict(zip(graph.tables, results, strict=True))
+        for array in arrays.values():
+            array.flags.writeable = False
+        tables = Tables(needs.key, MappingProxyType(arrays))
+        self.cache.put(needs.key, tables, sum(array.nbytes for array in arrays.values()) + 1024)
+        return tables

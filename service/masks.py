@@ -1,0 +1,100 @@
+"""Who may see whom: the request's mask and causality, as booleans."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Bool, Num
+
+from service.cache import Cache
+from service.errors import InvalidInput
+from service.positions import Positions
+
+Visible = Bool[np.ndarray, "#batch #heads queries keys"]
+
+
+def read_mask(
+    mask: Num[np.ndarray, "..."], batch: int | None, heads: int, queries: int, keys: int
+) -> Bool[np.ndarray, "#batch #heads #queries #keys"]:
+    """The mask with all four axes, any of size 1 where it is the same along that axis; True where a key may be seen.
+
+    `batch` is None for a request without a batch axis. The shapes, the first that fits:
+    [keys]; with a batch [batch, keys]; [queries, keys]; [batch, queries, keys]; [batch, heads, queries, keys].
+    In the last two any axis may be 1. So where a batch is as large as the number of queries, a mask of two axes is
+    [batch, keys] (padding), and [1, queries, keys] says the other.
+
+    Raises InvalidInput for another shape, and for values other than 0 and 1.
+    """
+    rows = batch or 1
+    full = (rows, heads, queries, keys)
+    shape = mask.shape
+    if shape == (keys,):
+        view = (1, 1, 1, keys)
+    elif batch is not None and shape == (batch, keys):
+        view = (batch, 1, 1, keys)
+    elif shape == (queries, keys):
+        view = (1, 1, queries, keys)
+    elif len(shape) == 3 and _fits(shape, (rows, queries, keys)):
+        view = (shape[0], 1, shape[1], shape[2])
+    elif len(shape) == 4 and _fits(shape, full):
+        view = (shape[0], shape[1], shape[2], shape[3])
+    else:
+        allowed = [f"[keys] = [{keys}]", f"[queries, keys] = [{queries}, {keys}]"]
+        if batch is not None:
+            allowed.append(f"[batch, keys] = [{batch}, {keys}]")
+        allowed.append(f"[batch, queries, keys] = [{rows}, {queries}, {keys}]")
+        allowed.append(f"[batch, heads, queries, keys] = {list(full)}")
+        raise InvalidInput(
+            f"the mask has shape {list(shape)}; allowed: {', '.join(allowed)} (an axis of the last two may be 1)",
+            pointer="/mask",
+        )
+    if mask.dtype != np.bool_:
+        allowed_values = (mask == 0) | (mask == 1)
+        if not allowed_values.all():
+            index = np.unravel_index(int(np.argmin(allowed_values)), shape)
+            raise InvalidInput(
+                f"mask{list(map(int, index))} is {mask[index]}; a mask holds true or 1 where a key may be seen, "
+                "false or 0 where it may not (not additive biases)",
+                pointer="/mask/" + "/".join(str(int(i)) for i in index),
+            )
+        mask = mask.astype(np.bool_)
+    return mask.reshape(view)
+
+
+def _fits(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
+    return all(size in (1, whole) for size, whole in zip(shape, full, strict=True))
+
+
+class CausalMasks:
+    """Key position <= query position, for positions used lately; up to `capacity` bytes are kept."""
+
+    def __init__(self, capacity: int = 16 << 20) -> None:
+        self._cache: Cache[tuple[str, str], tuple[Visible | None]] = Cache(capacity)
+
+    def get(self, queries: Positions, keys: Positions) -> Visible | None:
+        """[1, 1, queries, keys], read-only; None where every key is visible."""
+        key = (queries.digest, keys.digest)
+        found = self._cache.get(key)
+        if found is None:
+            found = (_or_none(keys.values[None, None, None, :] <= queries.values[None, None, :, None]),)
+            self._cache.put(key, found, 64 if found[0] is None else found[0].nbytes)
+        return found[0]
+
+
+def combine(
+    mask: Bool[np.ndarray, "#batch #heads #queries #keys"] | None, causal: Visible | None, queries: int, keys: int
+) -> Visible | None:
+    """Both at once; None where nothing is masked."""
+    if mask is None:
+        return causal
+    if causal is not None:
+        return _or_none(mask & causal)
+    if mask.all():
+        return None
+    return np.ascontiguousarray(np.broadcast_to(mask, (*mask.shape[:2], queries, keys)))
+
+
+def _or_none(visible: Visible) -> Visible | None:
+    if visible.all():
+        return None
+    visible.flags.writeable = False
+    return visible
