@@ -1,0 +1,119 @@
+"""What can be set from outside: `ATTENTION_*` variables. `python -m service --help` is written from here."""
+
+from __future__ import annotations
+
+import os
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import ByteSize, Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+PREFIX = "ATTENTION_"
+EXPORTED = Path(__file__).resolve().parent.parent / "exported"
+
+Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+Size = Annotated[ByteSize, Field(gt=0)]
+
+
+def _bytes(count: int) -> Any:
+    return ByteSize(count)
+
+
+class SettingsError(Exception):
+    """One or more variables are unknown or have a value that is not allowed; the message has a line for each."""
+
+
+class Settings(BaseSettings):
+    """Each field is one variable; its description says what it does. Sizes take units: `64MiB`."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="forbid")
+
+    host: str = Field("127.0.0.1", min_length=1, description="address to listen on; 0.0.0.0 is every interface")
+    port: int = Field(8000, ge=0, le=65_535, description="port to listen on; 0 takes a free one and prints it")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="auto is cuda where a GPU works, else cpu; cuda that does not work is an error, never cpu"
+    )
+    workers: int = Field(0, ge=0, le=256, description="threads that compute; 0 is one for each usable core")
+    models: Annotated[tuple[Path, ...], NoDecode] = Field(
+        (EXPORTED,), min_length=1, description=f"folders of exported models, separated by {os.pathsep!r}"
+    )
+    max_body_bytes: Size = Field(_bytes(64 << 20), description="largest request body, also once unpacked")
+    body_seconds: Seconds = Field(30.0, description="longest time a request body may take to arrive")
+    json_cells: int = Field(
+        4 << 20, ge=1, description="most numbers in a JSON answer; above it the answer must be asked for in binary"
+    )
+    request_cells: int = Field(
+        1 << 26, ge=1, description="most numbers one request may compute: batch x heads x queries x keys, all outputs"
+    )
+    queue_cells: int = Field(1 << 27, ge=1, description="most numbers that may wait to be computed; above it 429")
+    queue_jobs: int = Field(
+        1024, ge=1, description="most jobs (one encoding of one request) that may wait to be computed; above it 429"
+    )
+    deadline_seconds: Seconds = Field(30.0, description="longest time from a request's arrival to its answer, else 504")
+    drain_seconds: Seconds = Field(30.0, description="longest wait at SIGTERM for requests under way")
+    keep_alive_seconds: int = Field(75, ge=1, le=3600, description="an idle connection is closed after this long")
+    table_cache_bytes: Size = Field(_bytes(256 << 20), description="memory for cached position tables")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe message shown")
+
+    @field_validator("models", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        if isinstance(value, str):
+            return [Path(part).expanduser() for part in value.split(os.pathsep) if part]
+        return value
+
+    @field_validator("device", "log_level", mode="before")
+    @classmethod
+    def _lower(cls, value: object) -> object:
+        return value.strip().lower() if isinstance(value, str) else value
+
+    @classmethod
+    def read(cls) -> Settings:
+        """The settings of this process's environment. Raises SettingsError."""
+        wrong = [_unknown(name) for name in os.environ if name.upper().startswith(PREFIX) and not _field(name)]
+        try:
+            settings = cls()
+        except ValidationError as error:
+            wrong += [_bad_value(one["loc"], one["input"], one["msg"]) for one in error.errors(include_url=False)]
+        if wrong:
+            raise SettingsError("\n".join(wrong))
+        return settings
+
+
+def variables() -> list[tuple[str, str, str]]:
+    """Each variable's name, default and meaning."""
+    return [
+        (PREFIX + name.upper(), _shown(field.default), field.description or "")
+        for name, field in Settings.model_fields.items()
+    ]
+
+
+def _shown(default: object) -> str:
+    if isinstance(default, ByteSize):
+        return default.human_readable().replace(".0", "")
+    if isinstance(default, tuple):
+        return os.pathsep.join(map(_relative, default))
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def _relative(path: Path) -> str:
+    return f"{path.name}/ beside service/" if path == EXPORTED else str(path)
+
+
+def _field(variable: str) -> bool:
+    return variable.upper().removeprefix(PREFIX).lower() in Settings.model_fields
+
+
+def _unknown(variable: str) -> str:
+    known = [name for name, _, _ in variables()]
+    nearest = get_close_matches(variable.upper(), known, n=1, cutoff=0.6)
+    hint = f"did you mean {nearest[0]}?" if nearest else "`python -m service --help` lists those there are."
+    return f"{variable} is not a setting; {hint}"
+
+
+def _bad_value(location: tuple[int | str, ...], value: object, message: str) -> str:
+    """`location` is the field (or the variable's name in lower case) and, in a list, the place in it."""
+    name = PREFIX + str(location[0]).upper().removeprefix(PREFIX)
+    return f"{name}={os.environ.get(name, value)}: {message[:1].lower()}{message[1:]}"

@@ -1,0 +1,104 @@
+"""What every format says of a result: its head in JSON, its arrays by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import orjson
+from jaxtyping import Float
+
+from service.records import EncodingResult, ScoringResult, Timings
+
+METADATA = "metadata"
+"""The array (npz) or header entry (safetensors) that holds what JSON says beside the numbers."""
+
+Result = Float[np.ndarray, "..."]
+
+
+def head(result: ScoringResult) -> dict[str, Any]:
+    """What stands before the results."""
+    shape = {"batch": result.batch} if result.batch is not None else {}
+    document: dict[str, Any] = {
+        "model": result.model,
+        "shape": {
+            **shape,
+            "heads": result.heads,
+            "queries": result.queries,
+            "keys": result.keys,
+            "head_dim": result.head_dim,
+        },
+        "causal": result.causal,
+    }
+    if result.tokens is not None:
+        document["tokens"] = list(result.tokens)
+    if result.skipped:
+        document["skipped"] = dict(result.skipped)
+    return document
+
+
+def result_head(one: EncodingResult) -> dict[str, Any]:
+    """What stands before one encoding's arrays."""
+    return {"encoding": one.encoding, "parameters": dict(one.parameters), "conventions": dict(one.conventions)}
+
+
+def timings(spent: Timings) -> dict[str, float | int]:
+    """Milliseconds. Serialising is not over when this is written: `Server-Timing` has it."""
+    stages = {f"{stage}_ms": round(getattr(spent, stage) * 1e3, 3) for stage in Timings.STAGES if stage != "serialize"}
+    return {**stages, "batch_jobs": spent.batch_jobs}
+
+
+def metadata(result: ScoringResult, dtype: str) -> bytes:
+    """JSON: all that the binary formats say beside their arrays."""
+    return orjson.dumps(
+        {
+            **head(result),
+            "dtype": dtype,
+            "results": [{**result_head(one), "nonfinite_cells": one.nonfinite_cells} for one in result.results],
+            "timings": timings(result.timings),
+        },
+        option=orjson.OPT_SERIALIZE_NUMPY,
+    )
+
+
+def arrays(result: ScoringResult) -> Iterator[tuple[str, Result]]:
+    """`rope/weights`, `rope/scores`, `rope/terms/<term>`, `rope/output`: those that were asked for, C-contiguous."""
+    for one in result.results:
+        for name, array in _arrays(one):
+            yield f"{one.encoding}/{name}", np.ascontiguousarray(array)
+
+
+def _arrays(one: EncodingResult) -> Iterator[tuple[str, Result]]:
+    if one.weights is not None:
+        yield "weights", one.weights
+    if one.scores is not None:
+        yield "scores", one.scores
+    for term, array in (one.terms or {}).items():
+        yield f"terms/{term}", array
+    if one.output is not None:
+        yield "output", one.output
+
+
+def cells(result: ScoringResult) -> int:
+    """How many numbers the answer holds."""
+    return sum(array.size for one in result.results for _, array in _arrays(one))
+
+
+def halved(result: ScoringResult) -> ScoringResult:
+    """The same in float16. What is too large for it becomes infinite, and is counted as such."""
+    return replace(result, results=[_halved(one) for one in result.results])
+
+
+def _halved(one: EncodingResult) -> EncodingResult:
+    with np.errstate(over="ignore"):
+        smaller = {name: array.astype(np.float16) for name, array in _arrays(one)}
+    return replace(
+        one,
+        weights=smaller.get("weights"),
+        scores=smaller.get("scores"),
+        output=smaller.get("output"),
+        terms=None if one.terms is None else {term: smaller[f"terms/{term}"] for term in one.terms},
+        nonfinite_cells=sum(array.size - int(np.count_nonzero(np.isfinite(array))) for array in smaller.values()),
+    )

@@ -1,0 +1,80 @@
+"""The safetensors format: a JSON header and raw little-endian arrays."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import orjson
+import safetensors
+
+from service.errors import InvalidInput, MalformedBody
+from service.records import AttentionInput, ScoringResult
+from service.wire import answer, media
+from service.wire.arrays import Array
+from service.wire.members import Members, assemble, check_names
+from service.wire.pointer import pointer
+
+_DTYPES: dict[str, str] = {
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "I64": "<i8",
+    "I32": "<i4",
+    "I16": "<i2",
+    "I8": "i1",
+    "U64": "<u8",
+    "U32": "<u4",
+    "U16": "<u2",
+    "U8": "u1",
+    "BOOL": "?",
+}
+_NAMES = {"float32": "F32", "float16": "F16"}
+
+
+def decode(body: bytes | bytearray) -> AttentionInput:
+    """Raises MalformedBody, InvalidInput."""
+    try:
+        tensors = safetensors.deserialize(bytes(body))  # type: ignore[no-untyped-call]
+    except safetensors.SafetensorError as error:
+        hint = media.mismatch(body, media.SAFETENSORS) or f": {error}"
+        raise MalformedBody(f"the body is not a safetensors file{hint}") from None
+    check_names((name for name, _ in tensors), dotted=True)
+    members = Members()
+    for name, tensor in tensors:
+        if name in ("tokens", "text"):
+            raise InvalidInput(
+                f"{name!r} is text, and safetensors holds numbers only; send it in JSON or npz", pointer=pointer(name)
+            )
+        target = members.parameters if "." in name else members.arrays
+        target[name] = _array(tensor, pointer(name))
+    return assemble(members)
+
+
+def _array(tensor: dict[str, Any], at: str) -> Array:
+    dtype, shape, data = tensor["dtype"], tensor["shape"], tensor["data"]
+    if dtype == "BF16":  # the upper half of a float32
+        return (np.frombuffer(data, dtype="<u2").astype(np.uint32) << 16).view(np.float32).reshape(shape)
+    if dtype not in _DTYPES:
+        raise InvalidInput(f"{at} has the type {dtype}; taken are BF16, {', '.join(_DTYPES)}", pointer=at, dtype=dtype)
+    return np.frombuffer(data, dtype=_DTYPES[dtype]).reshape(shape)
+
+
+def encode(result: ScoringResult, dtype: str) -> list[Any]:
+    """Header and arrays; the pieces of the numbers are views of the result's own arrays."""
+    header: dict[str, Any] = {"__metadata__": {answer.METADATA: answer.metadata(result, dtype).decode()}}
+    pieces: list[Any] = []
+    offset = 0
+    for name, array in answer.arrays(result):
+        little = array if sys.byteorder == "little" else array.astype(array.dtype.newbyteorder("<"))
+        header[name] = {
+            "dtype": _NAMES[array.dtype.name],
+            "shape": list(array.shape),
+            "data_offsets": [offset, offset + array.nbytes],
+        }
+        offset += array.nbytes
+        pieces.append(little.data.cast("B"))
+    text = orjson.dumps(header)
+    text += b" " * (-len(text) % 8)
+    return [len(text).to_bytes(8, "little") + text, *pieces]
