@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -156,33 +155,27 @@ class Batches(Generic[E]):
     def clear(self) -> list[E]:
         return self.remove(list(self._order))
 
-    def next_batch(self, now: float, idle: int = 1) -> Batch[E] | None:
-        """The next batch, or None where nothing is queued.
-
-        `idle` is how many workers are free, the asking one included: each takes its share of a group.
-        """
+    def next_batch(self, now: float) -> Batch[E] | None:
+        """The next batch, or None where nothing is queued. Splitting it between idle workers was tried, and lost."""
         if not self._order:
             return None
         batch: Batch[E] = Batch([], [], "idle")
         while self._order and not batch.entries:
-            self._fill(batch, self._groups[next(iter(self._order)).group], now, idle)
+            self._fill(batch, self._groups[next(iter(self._order)).group], now)
         return batch
 
-    def _fill(self, batch: Batch[E], group: OrderedDict[E, None], now: float, idle: int) -> None:
-        share, cells = math.ceil(len(group) / idle), 0
+    def _fill(self, batch: Batch[E], group: OrderedDict[E, None], now: float) -> None:
+        cells = 0
         while group:
             entry = next(iter(group))
             if entry.late(now):
                 batch.expired.append(entry)
-            elif batch.entries and not self._policy.joins(len(batch.entries), cells, entry.job):
-                batch.trigger = "full"
-                return
-            elif len(batch.entries) == share:
-                batch.trigger = "split"
-                return
-            else:
+            elif not batch.entries or self._policy.joins(len(batch.entries), cells, entry.job):
                 batch.entries.append(entry)
                 cells += entry.job.cells
+            else:
+                batch.trigger = "full"
+                return
             self._take(entry)
 
     def _take(self, entry: E) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import onnxruntime
 from onnx import TensorProto, helper
 
@@ -65,18 +66,23 @@ def cuda_problem(cuda: Provider) -> str | None:
     with redirect_stdout(io.StringIO()), suppress(Exception):
         onnxruntime.preload_dlls()
     try:
+        session = onnxruntime.InferenceSession(_smallest(), quiet_options(), cuda.chain, enable_fallback=0)
+        if session.get_providers()[0] == CUDA:
+            session.run(None, {"x": np.ones(1, dtype=np.float32)})
+            return None
+        reason = "onnxruntime falls back to the CPU"
+    except Exception as error:
+        reason = f"onnxruntime cannot run on the GPU: {error}"
+    return _missing_library() or reason
+
+
+def _missing_library() -> str | None:
+    try:
         ctypes.CDLL(str(Path(onnxruntime.__file__).parent / "capi" / "libonnxruntime_providers_cuda.so"))
     except OSError as error:
-        # Loaded alone it lacks the symbols that onnxruntime gives it; only a library that cannot be opened is a reason.
+        # Loaded alone it also lacks symbols that onnxruntime would give it: those are no reason.
         if "cannot open shared object file" in str(error):
             return f"a CUDA library is missing: {error}"
-    try:
-        session = onnxruntime.InferenceSession(_smallest(), quiet_options(), cuda.chain, enable_fallback=0)
-        session.run(None, {"x": [1.0]})
-    except Exception as error:
-        return f"onnxruntime cannot run on it: {error}"
-    if session.get_providers()[0] != CUDA:
-        return "onnxruntime fell back to the CPU"
     return None
 
 

@@ -70,7 +70,7 @@ class Engine:
     nothing.
 
     `run`, `warm_up`, `start` and `stop` belong to one event loop. What the workers share is guarded by one condition:
-    the queue, the number of idle workers, what each is doing. Everything else is touched by the event loop alone.
+    the queue, and what each worker is doing. Everything else is touched by the event loop alone.
     """
 
     def __init__(
@@ -103,7 +103,6 @@ class Engine:
         self._stall = stall
 
         self._condition = threading.Condition(threading.Lock())
-        self._idle = 0
         self._running: dict[int, tuple[float, Batch[Ticket]]] = {}
         self._ending = False
 
@@ -239,7 +238,7 @@ class Engine:
         self._enqueue(tickets, bounded)
         timer = None
         if deadline is not None:
-            timer = self._loop.call_later(max(0.0, deadline - now), pending.fail, _late(now, deadline))
+            timer = self._loop.call_later(max(0.0, deadline - now), _expire, pending, now, deadline)
         self._waiting.add(pending)
         self._nobody_waits.clear()
         reason = ClientClosedRequest.reason
@@ -260,12 +259,14 @@ class Engine:
     def _enqueue(self, tickets: list[Ticket], bounded: bool) -> None:
         try:
             with self._condition:
+                was_empty = not self._batches
                 if bounded:
                     self._batches.put(tickets)
                 else:
                     for ticket in tickets:
                         self._batches.add(ticket)
-                self._condition.notify(len(tickets))
+                if was_empty:
+                    self._condition.notify()
         except ServiceError as error:
             tell(self._observer.rejected, error.reason)
             raise
@@ -288,7 +289,7 @@ class Engine:
 
     def _deliver(self, done: Done) -> None:
         for ticket in done.batch.expired:
-            ticket.pending.fail(_late(ticket.arrived, done.taken))
+            ticket.pending.fail(_late(ticket.arrived, ticket.deadline or done.taken))
         self._count_dropped(len(done.batch.expired), DeadlineExceeded.reason)
         for ticket, result in zip(done.batch.entries, done.results, strict=True):
             if isinstance(result, JobResult):
@@ -364,21 +365,22 @@ class Engine:
                 self._post(self._worker_ended, reason)
 
     def _take(self) -> tuple[Batch[Ticket], float] | None:
-        """Waits for work, with no timeout. None when the engine ends."""
+        """Waits for work, with no timeout. None when the engine ends.
+
+        Whoever fills the empty queue wakes one worker, and a worker that leaves something in it wakes the next.
+        """
         with self._condition:
-            self._idle += 1
-            try:
-                while not self._ending:
-                    now = self._clock()
-                    batch = self._batches.next_batch(now, self._idle)
-                    if batch is not None:
-                        if batch.entries:
-                            self._running[threading.get_ident()] = now, batch
-                        return batch, now
-                    self._condition.wait()
-                return None
-            finally:
-                self._idle -= 1
+            while not self._ending:
+                now = self._clock()
+                batch = self._batches.next_batch(now)
+                if batch is not None:
+                    if self._batches:
+                        self._condition.notify()
+                    if batch.entries:
+                        self._running[threading.get_ident()] = now, batch
+                    return batch, now
+                self._condition.wait()
+            return None
 
     def _finish(self, batch: Batch[Ticket], taken: float) -> Done:
         if not batch.entries:
@@ -396,6 +398,10 @@ class Engine:
 
 def _late(arrived: float, deadline: float) -> DeadlineExceeded:
     return DeadlineExceeded(f"not computed within its deadline, {deadline - arrived:.3g} s after it was queued")
+
+
+def _expire(pending: Pending, arrived: float, deadline: float) -> None:
+    pending.fail(_late(arrived, deadline))
 
 
 async def _within(event: asyncio.Event, timeout: float) -> bool:

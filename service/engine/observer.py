@@ -9,9 +9,9 @@ from typing import ParamSpec, Protocol
 logger = logging.getLogger(__name__)
 P = ParamSpec("P")
 
-TRIGGERS = ("idle", "full", "split", "rerun")
-"""Why a batch was closed: nothing like it was left in the queue; the policy's limit; the rest was left to other idle
-workers; it is one member of a batch that failed."""
+TRIGGERS = ("idle", "full", "rerun")
+"""Why a batch has no more jobs: none like them were queued when a worker fell idle; the policy's limit; it is one
+member of a batch that failed."""
 
 
 class EngineObserver(Protocol):
