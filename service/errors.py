@@ -54,6 +54,12 @@ class NotAcceptable(ServiceError):
     status, title, reason = 406, "No acceptable format", "not_acceptable"
 
 
+class BodyTimeout(ServiceError):
+    """The body did not arrive in time."""
+
+    status, title, reason = 408, "The body did not arrive in time", "slow_body"
+
+
 class PayloadTooLarge(ServiceError):
     """The body, or the work it asks for, is over a limit."""
 
@@ -82,8 +88,9 @@ class UnknownName(InvalidInput):
         nearest = get_close_matches(name.lower(), allowed, n=3, cutoff=0.5)
         hint = f"; did you mean {' or '.join(nearest)}?" if nearest else ""
         shown = name if len(name) <= 80 else name[:80] + "..."
+        listed = f"{' Known' if nearest else '; known'}: {', '.join(allowed)}"
         super().__init__(
-            f"unknown {kind} {shown!r}{hint} Known: {', '.join(allowed)}" if hint else f"unknown {kind} {shown!r}; known: {', '.join(allowed)}",
+            f"unknown {kind} {shown!r}{hint}{listed}",
             pointer=pointer,
             nearest=nearest,
             allowed=allowed,
@@ -102,7 +109,8 @@ class Overloaded(ServiceError):
     status, title, reason = 429, "The queue is full", "queue_full"
 
     def __init__(self, detail: str, *, retry_after: float = 1.0, **extra: Extra) -> None:
-        super().__init__(detail, retry_after=retry_after, **extra)
+        super().__init__(detail)
+        self.extra = {"retry_after": retry_after, **extra}
         self.retry_after = retry_after
 
 
@@ -134,3 +142,12 @@ class DeadlineExceeded(ServiceError):
     """The request waited longer than its deadline."""
 
     status, title, reason = 504, "Deadline exceeded", "deadline"
+
+
+def failures() -> tuple[type[ServiceError], ...]:
+    """Every class of failure, so that whoever counts them can begin at 0."""
+    found, left = [], [ServiceError]
+    while left:
+        found.append(left.pop())
+        left.extend(found[-1].__subclasses__())
+    return tuple(found)

@@ -15,8 +15,9 @@ DEFAULT_RETURN = ("weights", "scores")
 
 @dataclass(slots=True)
 class AttentionInput:
-    """A decoded body. `wire` guarantees: arrays are finite and numeric, float32 for embeddings and parameters, float64 for positions,
-    2-D or 3-D embeddings, either `embeddings` or both `queries` and `keys`. Everything that depends on the model is checked by scoring.
+    """A decoded body. `wire` guarantees: arrays are finite and numeric, float32 for embeddings, float64 for positions,
+    float32 or (where they came so) float64 for parameters; 2-D or 3-D embeddings that are not empty; either
+    `embeddings`, or both `queries` and `keys`, or `text`. Everything else is checked by scoring.
     """
 
     embeddings: Float[np.ndarray, "*batch tokens width"] | None = None
@@ -26,7 +27,8 @@ class AttentionInput:
     query_positions: Float[np.ndarray, " queries"] | None = None
     key_positions: Float[np.ndarray, " keys"] | None = None
     mask: Num[np.ndarray, "..."] | None = None
-    """True or 1 = visible. [keys], [queries, keys], [batch, keys] (with a 3-D batch), [batch, queries, keys] or [batch, heads, queries, keys]."""
+    """True or 1 = visible. [keys], [queries, keys], [batch, keys] (with a 3-D batch), [batch, queries, keys] or
+    [batch, heads, queries, keys]."""
     tokens: Sequence[str] | None = None
     text: str | None = None
     parameters: Mapping[str, np.ndarray] = field(default_factory=dict)
