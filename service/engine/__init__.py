@@ -1,6 +1,6 @@
 """The engine: forms batches of jobs and runs them on one device. It knows nothing of HTTP.
 
-`engine` is its face on the event loop and the threads behind it; `batches` the queue, with its `policy`; `compute`
-runs one batch, with `assembly`; `session` is onnxruntime, with `pruning` and `device`; `observer` is what telemetry
-sees; `job` what goes in and comes out.
+`engine` is its face on the event loop, `worker` the threads behind it, `batches` the queue, with its `policy`;
+`compute` runs one batch, with `assembly`; `session` is onnxruntime, with `pruning` and `device`; `observer` is what
+telemetry sees; `job` what goes in and comes out.
 """

@@ -135,15 +135,15 @@ class Batches(Generic[E]):
                 limit_jobs=limits.queued_jobs,
                 limit_cells=limits.queued_cells,
             )
-        for entry in entries:
-            self.add(entry)
+        self.add(entries)
 
-    def add(self, entry: E) -> None:
-        """Admits one entry whatever the limits say: for the engine's own checks."""
-        entry.group = self._policy.group(entry.job)
-        self._order[entry] = None
-        self._groups.setdefault(entry.group, OrderedDict())[entry] = None
-        self._cells += entry.job.cells
+    def add(self, entries: Iterable[E]) -> None:
+        """Admits these whatever the limits say: for the engine's own checks."""
+        for entry in entries:
+            entry.group = self._policy.group(entry.job)
+            self._order[entry] = None
+            self._groups.setdefault(entry.group, OrderedDict())[entry] = None
+            self._cells += entry.job.cells
 
     def remove(self, entries: Iterable[E]) -> list[E]:
         """Takes these out, and returns those that were still queued."""

@@ -1,27 +1,24 @@
-"""The engine as the event loop sees it: hand in jobs, await their results. Worker threads own the device."""
+"""The engine as the event loop sees it: hand in jobs, await their results."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TypeVar
 
-from service.engine.batches import Batch, Batches, Entry, Limits
+from service.engine.batches import Batches, Entry, Limits
 from service.engine.compute import Compute, Runner
-from service.engine.device import usable_cores
+from service.engine.device import CUDA, usable_cores
 from service.engine.job import Job, JobResult
 from service.engine.observer import EngineObserver, Unobserved, tell
 from service.engine.policy import CpuPolicy, Policy
+from service.engine.worker import Done, Workers
 from service.errors import ClientClosedRequest, DeadlineExceeded, Draining, ModelFailed, NotReady, ServiceError
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 class Pending:
@@ -56,21 +53,10 @@ class Ticket(Entry):
     index: int = field(kw_only=True)
 
 
-@dataclass(slots=True)
-class Done:
-    """What a worker hands back of one batch: one wake-up of the event loop, however many jobs."""
-
-    batch: Batch[Ticket]
-    taken: float
-    results: list[JobResult | ModelFailed]
-
-
 class Engine:
-    """Natural batching: a worker that falls idle takes what is queued and waits for no more. An idle engine does
-    nothing.
+    """Natural batching: a worker that falls idle takes what is queued and waits for no more.
 
-    `run`, `warm_up`, `start` and `stop` belong to one event loop. What the workers share is guarded by one condition:
-    the queue, and what each worker is doing. Everything else is touched by the event loop alone.
+    `run`, `warm_up`, `start` and `stop` belong to one event loop, and so does all that is kept here.
     """
 
     def __init__(
@@ -93,25 +79,20 @@ class Engine:
         broken device from bad requests; a broken one is asked again every `recheck` seconds. A run of more than
         `stall` seconds also makes the engine not ready. `clock` counts seconds.
         """
-        self.workers = workers or (1 if runner.provider == "CUDAExecutionProvider" else usable_cores())
+        count = workers or (1 if runner.provider == CUDA else usable_cores())
         self._observer = observer or Unobserved()
-        self._compute = Compute(runner, self._observer, clock)
-        self._batches: Batches[Ticket] = Batches(policy or CpuPolicy(), limits or Limits(), self.workers)
+        self._batches: Batches[Ticket] = Batches(policy or CpuPolicy(), limits or Limits(), count)
+        self._workers = Workers(self._batches, Compute(runner, self._observer, clock), count, clock)
         self._clock = clock
         self._failures_allowed = failures_allowed
         self._recheck = recheck
         self._stall = stall
 
-        self._condition = threading.Condition(threading.Lock())
-        self._running: dict[int, tuple[float, Batch[Ticket]]] = {}
-        self._ending = False
-
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._threads: list[threading.Thread] = []
         self._waiting: set[Pending] = set()
         self._nobody_waits = asyncio.Event()
         self._nobody_waits.set()
-        self._working = self.workers
+        self._working = count
         self._workers_ended = asyncio.Event()
         self._draining = False
         self._dead: str | None = None
@@ -131,10 +112,10 @@ class Engine:
             return "the engine has not been started"
         if self._dead or self._suspended:
             return self._dead or self._suspended
-        if not all(thread.is_alive() for thread in self._threads):
-            return "a worker thread of the engine has ended"
+        if not self._workers.alive:
+            return "a worker thread has ended"
         now = self._clock()
-        for began, batch in list(self._running.values()):
+        for began, batch in self._workers.running:
             if now - began > self._stall:
                 return f"a run of {batch.entries[0].job.graph.name} has not returned for {now - began:.0f} s"
         return None
@@ -149,6 +130,10 @@ class Engine:
         return self._dead is None
 
     @property
+    def workers(self) -> int:
+        return len(self._workers)
+
+    @property
     def queued_jobs(self) -> int:
         return len(self._batches)
 
@@ -158,7 +143,7 @@ class Engine:
 
     @property
     def running_jobs(self) -> int:
-        return sum(len(batch.entries) for _, batch in list(self._running.values()))
+        return sum(len(batch.entries) for _, batch in self._workers.running)
 
     @property
     def waiting_requests(self) -> int:
@@ -172,11 +157,7 @@ class Engine:
         if self._loop is not None:
             raise RuntimeError("the engine has been started before")
         self._loop = asyncio.get_running_loop()
-        self._threads = [
-            threading.Thread(target=self._work, name=f"attention-engine-{i}", daemon=True) for i in range(self.workers)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._workers.start(self._loop, self._deliver, self._worker_ended)
 
     async def warm_up(self, jobs: Iterable[Job]) -> None:
         """Runs each of these small jobs alone, so that ready means able to serve. Raises NotReady where one fails, and
@@ -203,11 +184,7 @@ class Engine:
         drained = await _within(self._nobody_waits, timeout)
         for pending in self._waiting:
             pending.fail(Draining(f"shutting down; this was not computed within the {timeout:g} s given to finish"))
-        with self._condition:
-            self._ending = True
-            dropped = self._batches.clear()
-            self._condition.notify_all()
-        self._count_dropped(len(dropped), Draining.reason)
+        self._count_dropped(len(self._workers.end()), Draining.reason)
         # A run that nobody waits for any more may still be going on.
         return await _within(self._workers_ended, timeout - (time.monotonic() - began)) and drained
 
@@ -258,15 +235,7 @@ class Engine:
 
     def _enqueue(self, tickets: list[Ticket], bounded: bool) -> None:
         try:
-            with self._condition:
-                was_empty = not self._batches
-                if bounded:
-                    self._batches.put(tickets)
-                else:
-                    for ticket in tickets:
-                        self._batches.add(ticket)
-                if was_empty:
-                    self._condition.notify()
+            self._workers.put(tickets, bounded=bounded)
         except ServiceError as error:
             tell(self._observer.rejected, error.reason)
             raise
@@ -274,9 +243,7 @@ class Engine:
             tell(self._observer.queued, graph, jobs)
 
     def _abandon(self, pending: Pending, tickets: list[Ticket], reason: str) -> None:
-        with self._condition:
-            dropped = self._batches.remove(tickets)
-        self._count_dropped(len(dropped), reason)
+        self._count_dropped(len(self._workers.remove(tickets)), reason)
         if pending.future.done() and not pending.future.cancelled():
             # Else asyncio logs it as never retrieved where the waiting task was cancelled in the same turn.
             pending.future.exception()
@@ -287,7 +254,7 @@ class Engine:
 
     # Results, on the event loop
 
-    def _deliver(self, done: Done) -> None:
+    def _deliver(self, done: Done[Ticket]) -> None:
         for ticket in done.batch.expired:
             ticket.pending.fail(_late(ticket.arrived, ticket.deadline or done.taken))
         self._count_dropped(len(done.batch.expired), DeadlineExceeded.reason)
@@ -348,52 +315,6 @@ class Engine:
         self._working -= 1
         if not self._working:
             self._workers_ended.set()
-
-    # Worker threads
-
-    def _work(self) -> None:
-        reason: str | None = "a worker thread of the engine ended unasked"
-        try:
-            while (taken := self._take()) is not None:
-                self._post(self._deliver, self._finish(*taken))
-            reason = None
-        except BaseException as error:
-            reason = f"a worker thread of the engine died of {error!r}"
-            logger.critical("%s", reason, exc_info=True)
-        finally:
-            with suppress(RuntimeError):  # the event loop is closed: nobody is left to tell
-                self._post(self._worker_ended, reason)
-
-    def _take(self) -> tuple[Batch[Ticket], float] | None:
-        """Waits for work, with no timeout. None when the engine ends.
-
-        Whoever fills the empty queue wakes one worker, and a worker that leaves something in it wakes the next.
-        """
-        with self._condition:
-            while not self._ending:
-                now = self._clock()
-                batch = self._batches.next_batch(now)
-                if batch is not None:
-                    if self._batches:
-                        self._condition.notify()
-                    if batch.entries:
-                        self._running[threading.get_ident()] = now, batch
-                    return batch, now
-                self._condition.wait()
-            return None
-
-    def _finish(self, batch: Batch[Ticket], taken: float) -> Done:
-        if not batch.entries:
-            return Done(batch, taken, [])
-        try:
-            return Done(batch, taken, self._compute([entry.job for entry in batch.entries], batch.trigger))
-        finally:
-            with self._condition:
-                del self._running[threading.get_ident()]
-
-    def _post(self, call: Callable[[T], None], argument: T) -> None:
-        assert self._loop is not None
-        self._loop.call_soon_threadsafe(call, argument)
 
 
 def _late(arrived: float, deadline: float) -> DeadlineExceeded:
