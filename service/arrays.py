@@ -39,8 +39,8 @@ def draw(initial: Initial, shape: tuple[int, ...]) -> Array:
 class DefaultArrays:
     """Draws default arrays and keeps the ones used last, up to `capacity` bytes.
 
-    Values are drawn in order, so a table of more rows begins with the rows of a shorter one (but for `xavier_uniform`, whose
-    bound depends on the shape): of each kind only the longest is kept.
+    Values are drawn in order, so a table of more rows begins with the rows of a shorter one: only the longest is kept.
+    Not so for `xavier_uniform`, whose bound depends on the shape.
     """
 
     def __init__(self, capacity: int = 64 << 20) -> None:
