@@ -7,7 +7,7 @@ import pytest
 
 from service.admission import Limits, admit, check
 from service.catalogue import Model
-from service.encoding import PositionRules
+from service.encoding import Encoding, PositionRules
 from service.errors import InvalidInput, PayloadTooLarge
 from service.records import AttentionInput
 from tests.service import tiny
@@ -266,7 +266,7 @@ def test_a_projected_model_says_its_width_and_heads() -> None:
     ],
 )
 def test_what_an_encoding_cannot_serve_is_refused_with_the_fix(
-    encoding: tiny.Encoding, detail: str, pointer: str, heads: int, parts: dict[str, Any]
+    encoding: Encoding, detail: str, pointer: str, heads: int, parts: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidInput) as caught:
         check(encoding, admitted(heads, **parts), False, IDENTITY)

@@ -1,0 +1,603 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.catalogue import Catalogue, Model
+from service.engine.engine import Engine
+from service.engine.job import Job, JobResult
+from service.engine.session import Sessions
+from service.errors import DeadlineExceeded, InvalidInput, NotReady, ParameterOutOfRange, PayloadTooLarge, UnknownName
+from service.records import RETURNABLE, AttentionInput, AttentionOptions, EncodingResult, ScoringResult, Timings
+from service.scoring import Limits, Scoring
+from service.tables import TableCache
+from tests.service import tiny
+
+CATALOGUE = Catalogue.read([Path(__file__).parents[2] / "exported"])
+IDENTITY = CATALOGUE.model("identity")
+ENCODINGS = sorted(IDENTITY.encodings)
+CAUSAL_ONLY = {encoding.id for encoding in CATALOGUE.encodings if encoding.causal == "required"}
+
+
+@dataclass
+class Served:
+    """Scoring over a real engine, on an event loop that lasts as long as the tests do."""
+
+    scoring: Scoring
+    runner: asyncio.Runner
+
+    def score(self, input: AttentionInput, timings: Timings | None = None, **options: Any) -> ScoringResult:
+        return self.runner.run(self.scoring.score(input, AttentionOptions(**options), timings or Timings()))
+
+    def together(self, requests: Sequence[tuple[AttentionInput, AttentionOptions]]) -> list[ScoringResult]:
+        async def main() -> list[ScoringResult]:
+            return await asyncio.gather(*(self.scoring.score(*request, Timings()) for request in requests))
+
+        return self.runner.run(main())
+
+
+@pytest.fixture(scope="module")
+def sessions() -> Sessions:
+    return Sessions("cpu")
+
+
+@pytest.fixture(scope="module")
+def served(sessions: Sessions) -> Iterator[Served]:
+    with asyncio.Runner() as runner:
+        engine = Engine(sessions, workers=2)
+        runner.run(engine.start())
+        yield Served(Scoring(CATALOGUE, engine, TableCache(sessions)), runner)
+        runner.run(engine.stop())
+
+
+class Recording:
+    """An engine that keeps what it was asked and answers with nothing."""
+
+    def __init__(self, **result: Any) -> None:
+        self.calls: list[Sequence[Job]] = []
+        self.deadline: float | None = None
+        self.result = result
+
+    async def run(self, jobs: Sequence[Job], deadline: float | None = None) -> list[JobResult]:
+        self.calls.append(jobs)
+        self.deadline = deadline
+        return [
+            JobResult(
+                {
+                    name: np.zeros((len(job.queries), 1, job.queries.shape[1], job.keys.shape[1]), np.float32)
+                    for name in job.outputs
+                },
+                **self.result,
+            )
+            for job in jobs
+        ]
+
+
+@pytest.fixture
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture
+def recorded(sessions: Sessions, runner: asyncio.Runner) -> tuple[Recording, Served]:
+    engine = Recording()
+    return engine, Served(Scoring(CATALOGUE, engine, TableCache(sessions)), runner)
+
+
+def array(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+def arrays(result: EncodingResult) -> dict[str, np.ndarray]:
+    found = {"weights": result.weights, "scores": result.scores, "output": result.output, **(result.terms or {})}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def softmax_of_visible(scores: np.ndarray, visible: np.ndarray) -> np.ndarray:
+    """Row by row in float64, over visible keys only."""
+    weights = np.zeros(scores.shape)
+    for index in np.ndindex(scores.shape[:-1]):
+        seen = visible[index]
+        if seen.any():
+            row = np.exp(scores[index][seen].astype(np.float64) - scores[index][seen].max())
+            weights[index][seen] = row / row.sum()
+    return weights
+
+
+# Values
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> tuple[AttentionInput, dict[str, Any], np.ndarray]:
+    """A request, its options, and who may see whom: bool [batch, heads, queries, keys]."""
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    batch = draw(st.none() | st.integers(1, 3))
+    heads, head_dim = draw(st.integers(1, 4)), 2 * draw(st.integers(1, 4))
+    queries = keys = draw(st.integers(1, 9))
+    lead = () if batch is None else (batch,)
+    parts: dict[str, Any] = {}
+    if draw(st.booleans()):
+        queries = draw(st.integers(1, 9))
+        parts["queries"] = random.standard_normal((*lead, queries, heads * head_dim), dtype=np.float32)
+        parts["keys"] = random.standard_normal((*lead, keys, heads * head_dim), dtype=np.float32)
+    else:
+        parts["embeddings"] = random.standard_normal((*lead, keys, heads * head_dim), dtype=np.float32)
+    query_positions, key_positions = np.arange(queries, dtype=float), np.arange(keys, dtype=float)
+    if draw(st.booleans()):
+        parts["query_positions"] = query_positions = random.integers(0, 50, queries).astype(float)
+        parts["key_positions"] = key_positions = random.integers(0, 50, keys).astype(float)
+    causal = draw(st.booleans())
+    visible = np.ones((batch or 1, heads, queries, keys), bool)
+    if causal:
+        for m in range(queries):
+            for n in range(keys):
+                visible[:, :, m, n] = key_positions[n] <= query_positions[m]
+    form = draw(st.sampled_from(["none", "keys", "pairs", "batch", "heads"]))
+    shapes = {
+        "keys": (keys,),
+        "pairs": (1, queries, keys),
+        "batch": (batch or 1, queries, keys),
+        "heads": visible.shape,
+    }
+    if form != "none":
+        mask = random.random(shapes[form]) < 0.6
+        visible &= mask[:, None] if mask.ndim == 3 else mask
+        parts["mask"] = mask if draw(st.booleans()) else mask.astype(np.float32)
+    names = ENCODINGS if causal else [name for name in ENCODINGS if name not in CAUSAL_ONLY]
+    options = {"encoding": draw(st.sampled_from(names)), "heads": heads, "causal": causal, "returns": RETURNABLE}
+    return AttentionInput(**parts), options, visible
+
+
+@settings(max_examples=120, deadline=None)
+@given(requests())
+def test_weights_are_the_softmax_of_the_visible_scores_and_terms_sum_to_the_scores(
+    served: Served, request_: tuple[AttentionInput, dict[str, Any], np.ndarray]
+) -> None:
+    input, options, visible = request_
+    answer = served.score(input, **options)
+    (result,) = answer.results
+    assert result.weights is not None
+    assert result.scores is not None
+    assert result.terms is not None
+    batched = answer.batch is not None
+    weights = result.weights if batched else result.weights[None]
+    scores = result.scores if batched else result.scores[None]
+    assert weights.shape == scores.shape == visible.shape
+    assert weights.dtype == np.float32
+    assert np.isfinite(scores).all()
+    np.testing.assert_allclose(weights, softmax_of_visible(scores, visible), atol=2e-6)
+    assert (weights[~visible] == 0).all()
+    assert result.nonfinite_cells == 0
+    total = sum(np.broadcast_to(term, result.scores.shape).astype(np.float64) for term in result.terms.values())
+    np.testing.assert_allclose(total, result.scores, atol=1e-5 * max(1.0, np.abs(result.scores).max()))
+    assert list(result.terms) == [term.name for term in IDENTITY.encoding(options["encoding"]).terms]
+    assert result.output is not None
+    assert result.output.shape[-3:] == (answer.queries, answer.heads, answer.head_dim)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_row_that_sees_nothing_weighs_nothing(served: Served, encoding: str) -> None:
+    mask = np.ones((4, 4), bool)
+    mask[2] = False
+    (result,) = served.score(
+        AttentionInput(embeddings=array(4, 8), mask=mask),
+        encoding=encoding,
+        causal=encoding in CAUSAL_ONLY,
+        returns=("weights", "output"),
+    ).results
+    assert result.weights is not None
+    assert result.output is not None
+    assert (result.weights[0, 2] == 0).all()
+    np.testing.assert_allclose(result.weights[0].sum(-1), [1, 1, 0, 1], atol=1e-6)
+    assert result.nonfinite_cells == 0
+
+
+def test_plain_scores_are_q_k_over_the_root_of_head_dim(served: Served) -> None:
+    x = array(2, 5, 12)
+    (result,) = served.score(AttentionInput(embeddings=x), encoding="none", heads=3).results
+    assert result.scores is not None
+    q = x.astype(np.float64).reshape(2, 5, 3, 4)
+    np.testing.assert_allclose(result.scores, np.einsum("bmhd,bnhd->bhmn", q, q) / 2, atol=1e-5)
+
+
+def test_alibi_of_eight_heads_has_the_published_slopes(served: Served) -> None:
+    (result,) = served.score(
+        AttentionInput(embeddings=np.zeros((3, 8), np.float32)), encoding="alibi", heads=8, causal=True
+    ).results
+    assert result.scores is not None
+    np.testing.assert_allclose(-result.scores[:, 1, 0], [0.5**h for h in range(1, 9)], rtol=1e-6)
+
+
+def test_parameters_reach_the_scores(served: Served) -> None:
+    """A T5 bias that is its own bucket number shows the buckets: -16 -> 10 and +8 -> 24 of 32, distance 128."""
+    bias = np.repeat(np.arange(32, dtype=np.float32)[:, None], 2, axis=1)
+    input = AttentionInput(embeddings=np.zeros((17, 4), np.float32), parameters={"t5.bias": bias})
+    (result,) = served.score(input, encoding="t5", heads=2).results
+    assert result.scores is not None
+    assert result.scores[0, 16, 0] == 10
+    assert result.scores[1, 0, 8] == 24
+    assert result.parameters["bias"] == {"shape": [32, 2], "source": "request"}
+    (coarse,) = served.score(input, encoding="t5", heads=2, scalars={"t5.max_distance": "16"}).results
+    assert coarse.scores is not None
+    assert coarse.scores[0, 16, 0] == 15
+
+
+def test_a_request_without_a_batch_has_answers_without_one(served: Served) -> None:
+    alone = served.score(AttentionInput(embeddings=array(5, 8)), heads=2, returns=RETURNABLE)
+    batch = served.score(AttentionInput(embeddings=array(5, 8)[None]), heads=2, returns=RETURNABLE)
+    assert (alone.batch, batch.batch) == (None, 1)
+    for name, value in arrays(alone.results[0]).items():
+        np.testing.assert_array_equal(value, arrays(batch.results[0])[name][0])
+    assert (alone.model, alone.heads, alone.queries, alone.keys, alone.head_dim) == ("identity", 2, 5, 5, 4)
+
+
+def test_chosen_rows_as_queries_equal_the_rows_of_the_whole(served: Served) -> None:
+    x = array(9, 8)
+    whole = served.score(AttentionInput(embeddings=x), encoding="rope", causal=True).results[0]
+    rows = np.array([8, 3])
+    some = served.score(
+        AttentionInput(queries=x[rows], keys=x, query_positions=rows.astype(float)), encoding="rope", causal=True
+    ).results[0]
+    assert whole.weights is not None
+    assert some.weights is not None
+    np.testing.assert_allclose(some.weights, whole.weights[:, rows], atol=1e-6)
+
+
+def test_arrays_in_fortran_order_are_read_as_what_they_are(served: Served) -> None:
+    x = array(5, 8)
+    one = served.score(AttentionInput(embeddings=x), heads=2).results[0]
+    two = served.score(AttentionInput(embeddings=np.asfortranarray(x)), heads=2).results[0]
+    np.testing.assert_array_equal(one.scores, two.scores)
+
+
+def test_values_that_overflow_are_counted(served: Served) -> None:
+    x = np.full((3, 4), 1e30, np.float32)
+    (result,) = served.score(AttentionInput(embeddings=x), encoding="none", returns=("scores",)).results
+    assert result.nonfinite_cells == 9
+
+
+def test_64_requests_in_flight_equal_the_same_requests_alone(served: Served) -> None:
+    random = np.random.default_rng(5)
+    made = []
+    for i in range(64):
+        heads = int(random.choice([1, 2, 4]))
+        shape = (
+            *(() if i % 3 else (int(random.integers(1, 4)),)),
+            int(random.choice([1, 3, 8, 8, 8, 17, 40])),
+            4 * heads,
+        )
+        names = random.choice(ENCODINGS, size=3, replace=False)
+        returns = [name for name in RETURNABLE if random.random() < 0.5] or ["weights"]
+        mask = random.random(shape[-2]) < 0.8 if i % 4 == 0 else None
+        made.append(
+            (
+                AttentionInput(embeddings=random.standard_normal(shape, dtype=np.float32), mask=mask),
+                AttentionOptions(
+                    encoding=names[0],
+                    compare=tuple(names[1 : 1 + i % 3]),
+                    heads=heads,
+                    causal=True,
+                    returns=tuple(returns),
+                ),
+            )
+        )
+    together = served.together(made)
+    alone = [served.together([request])[0] for request in made]
+    for (_, options), one, other in zip(made, together, alone, strict=True):
+        assert [result.encoding for result in one.results] == [options.encoding, *options.compare]
+        for result, expected in zip(one.results, other.results, strict=True):
+            assert set(arrays(result)) == set(arrays(expected))
+            assert (result.weights is not None) == ("weights" in options.returns)
+            assert (result.scores is not None) == ("scores" in options.returns)
+            assert (result.output is not None) == ("output" in options.returns)
+            assert (result.terms is not None) == ("terms" in options.returns)
+            for name, value in arrays(result).items():
+                np.testing.assert_allclose(value, arrays(expected)[name], rtol=1e-6, atol=1e-6)
+
+
+# What the engine is asked
+
+
+def test_everything_of_a_request_goes_to_the_engine_at_once(recorded: tuple[Recording, Served]) -> None:
+    engine, served = recorded
+    served.score(
+        AttentionInput(embeddings=array(4, 8)), encoding="alibi", compare=("rope", "t5"), returns=("scores", "terms")
+    )
+    (jobs,) = engine.calls
+    assert [job.graph.name for job in jobs] == ["identity.alibi", "identity.rope", "identity.t5"]
+    assert jobs[0].outputs == ("scores", "term.content", "term.bias")
+    assert [job.cells for job in jobs] == [16 * len(job.outputs) for job in jobs]
+    assert all(job.queries is jobs[0].queries and job.keys is job.queries for job in jobs)
+
+
+def test_only_the_outputs_asked_for_are_computed(recorded: tuple[Recording, Served]) -> None:
+    engine, served = recorded
+    for returns, outputs in (
+        (("weights",), ("weights",)),
+        (("output",), ("output",)),
+        (("scores", "weights"), ("weights", "scores")),
+    ):
+        served.score(AttentionInput(embeddings=array(4, 8)), returns=returns)
+        assert engine.calls[-1][0].outputs == outputs
+
+
+def test_where_nothing_is_masked_no_mask_is_sent(recorded: tuple[Recording, Served]) -> None:
+    engine, served = recorded
+    last = AttentionInput(queries=array(1, 8), keys=array(4, 8), query_positions=np.array([3.0]))
+    served.score(last, causal=True)
+    served.score(AttentionInput(embeddings=array(4, 8), mask=np.ones((4, 4))))
+    served.score(AttentionInput(embeddings=array(4, 8)))
+    assert [call[0].visible for call in engine.calls] == [None, None, None]
+    served.score(AttentionInput(embeddings=array(4, 8)), causal=True)
+    visible = engine.calls[-1][0].visible
+    assert visible is not None
+    np.testing.assert_array_equal(visible, np.tril(np.ones((4, 4), bool))[None, None])
+
+
+def test_a_mask_of_any_form_reaches_the_engine_with_its_rows_and_keys(recorded: tuple[Recording, Served]) -> None:
+    engine, served = recorded
+    served.score(
+        AttentionInput(embeddings=array(2, 4, 8), mask=np.array([[1, 1, 1, 0], [1, 0, 0, 0]])), compare=("all",)
+    )
+    assert all(job.visible is engine.calls[0][0].visible for job in engine.calls[0])
+    visible = engine.calls[0][0].visible
+    assert visible is not None
+    assert visible.shape == (2, 1, 4, 4)
+
+
+def test_equal_requests_share_their_tables_key(recorded: tuple[Recording, Served]) -> None:
+    engine, served = recorded
+    served.score(AttentionInput(embeddings=array(4, 8)), encoding="rope", causal=True)
+    served.score(AttentionInput(embeddings=array(4, 8, seed=1), positions=np.arange(4.0)), encoding="rope", causal=True)
+    served.score(AttentionInput(embeddings=array(4, 8)), encoding="rope", causal=True, scalars={"rope.theta": "5"})
+    keys = [call[0].key for call in engine.calls]
+    assert keys[0] == keys[1]
+    assert keys[0] != keys[2]
+
+
+def test_the_deadline_is_passed_on(recorded: tuple[Recording, Served]) -> None:
+    engine, served = recorded
+    input, options = AttentionInput(embeddings=array(4, 8)), AttentionOptions()
+    served.runner.run(served.scoring.score(input, options, Timings(), deadline=12.5))
+    assert engine.deadline == 12.5
+
+
+def test_a_deadline_that_has_passed_is_an_error(served: Served) -> None:
+    with pytest.raises(DeadlineExceeded):
+        served.runner.run(
+            served.scoring.score(AttentionInput(embeddings=array(4, 8)), AttentionOptions(), Timings(), deadline=0.0)
+        )
+
+
+def test_timings_divide_the_time_that_passed(served: Served) -> None:
+    async def main() -> tuple[float, Timings]:
+        timings, loop = Timings(decode=1.0), asyncio.get_running_loop()
+        began = loop.time()
+        options = AttentionOptions(compare=("all",), causal=True, heads=4)
+        result = await served.scoring.score(AttentionInput(embeddings=array(64, 64)), options, timings)
+        assert result.timings is timings
+        return loop.time() - began, timings
+
+    passed, timings = served.runner.run(main())
+    assert timings.decode > 1.0
+    stages = [getattr(timings, stage) for stage in Timings.STAGES]
+    assert min(stages) >= 0
+    assert sum(stages) - 1.0 == pytest.approx(passed, rel=0.25)
+    assert timings.batch_jobs >= 1
+
+
+def test_compute_is_never_more_than_the_wait(sessions: Sessions) -> None:
+    """Encodings computed side by side: their times sum to more than the clock has seen."""
+    timings = Timings()
+    scoring = Scoring(CATALOGUE, Recording(compute=5.0, batch_assembly=1.0, batch_jobs=7), TableCache(sessions))
+    asyncio.run(scoring.score(AttentionInput(embeddings=array(4, 8)), AttentionOptions(compare=("none",)), timings))
+    assert timings.compute < 2.0
+    assert timings.batch_assembly == timings.queue == 0.0
+    assert timings.batch_jobs == 7
+
+
+def test_every_encoding_has_a_sample_that_the_engine_can_run(served: Served) -> None:
+    jobs = served.runner.run(served.scoring.samples())
+    assert sorted(job.graph.name for job in jobs) == sorted(encoding.name for encoding in CATALOGUE.encodings)
+    results = served.runner.run(served.scoring.engine.run(jobs))
+    assert all(np.isfinite(result.outputs["weights"]).all() for result in results)
+
+
+# Which encodings
+
+
+def names(result: ScoringResult) -> list[str]:
+    return [one.encoding for one in result.results]
+
+
+def test_the_reference_is_the_default_unless_named(recorded: tuple[Recording, Served]) -> None:
+    _, served = recorded
+    input = AttentionInput(embeddings=array(4, 8))
+    assert names(served.score(input)) == ["rope"]
+    assert names(served.score(input, encoding="ALIBI")) == ["alibi"]
+    assert names(served.score(input, compare=("t5", "relative-2", "rope", "alibi"))) == ["rope", "t5", "alibi"]
+    assert names(served.score(input, encoding="t5", compare=("rope", "t5"))) == ["t5", "rope"]
+
+
+def test_all_is_every_encoding_the_reference_first(recorded: tuple[Recording, Served]) -> None:
+    _, served = recorded
+    result = served.score(AttentionInput(embeddings=array(4, 8)), encoding="t5", compare=("all",), causal=True)
+    assert names(result)[0] == "t5"
+    assert sorted(names(result)) == ENCODINGS
+    assert result.skipped == {}
+
+
+def test_all_leaves_out_what_cannot_serve_the_request_and_says_why(recorded: tuple[Recording, Served]) -> None:
+    _, served = recorded
+    positions = np.array([0.5, 1.5, 2.5])
+    result = served.score(AttentionInput(embeddings=array(3, 9), positions=positions), heads=3, compare=("All",))
+    assert {"rope", "learned"} <= set(result.skipped)
+    assert "rope needs an even head_dim, but width 9 / heads 3 = 3 is odd" in result.skipped["rope"]
+    assert "learned takes whole positions only, but positions[0] is 0.5" in result.skipped["learned"]
+    assert {"none", "alibi"} <= set(names(result))
+    assert set(names(result)) | set(result.skipped) == set(ENCODINGS)
+
+
+def test_all_leaves_out_positions_beyond_the_largest_table(recorded: tuple[Recording, Served]) -> None:
+    _, served = recorded
+    result = served.score(AttentionInput(embeddings=array(2, 8), positions=np.array([0.0, 1e6])), compare=("all",))
+    assert "position 1000000 has no row in learned.table" in result.skipped["learned"]
+
+
+def test_what_is_named_is_not_left_out_but_refused(recorded: tuple[Recording, Served]) -> None:
+    _, served = recorded
+    odd = AttentionInput(embeddings=array(3, 9))
+    for options in ({"encoding": "rope"}, {"compare": ("rope", "all")}, {"encoding": "none", "compare": ("rope",)}, {}):
+        with pytest.raises(InvalidInput, match="rope needs an even head_dim"):
+            served.score(odd, **options)
+
+
+def test_a_parameter_of_an_encoding_that_all_left_out_is_refused(recorded: tuple[Recording, Served]) -> None:
+    _, served = recorded
+    with pytest.raises(InvalidInput, match="rope, which cannot serve this request: rope needs an even head_dim"):
+        served.score(AttentionInput(embeddings=array(3, 9)), compare=("all",), scalars={"rope.theta": "5"})
+
+
+def test_a_table_that_came_and_is_too_short_is_refused_even_under_all(recorded: tuple[Recording, Served]) -> None:
+    _, served = recorded
+    input = AttentionInput(embeddings=array(4, 8), parameters={"learned.table": array(3, 8)})
+    with pytest.raises(InvalidInput, match=r"position 3 has no row in learned\.table, which has 3 rows"):
+        served.score(input, compare=("all",))
+
+
+def test_where_no_encoding_is_able_the_reasons_are_given(sessions: Sessions) -> None:
+    catalogue = Catalogue({"identity": Model("identity", {"one": tiny.encoding("one", even_head_dim=True)}, "one")})
+    scoring = Scoring(catalogue, Recording(), TableCache(sessions))
+    with pytest.raises(
+        InvalidInput, match="no encoding of identity can serve this request: one: one needs an even head_dim"
+    ):
+        asyncio.run(
+            scoring.score(AttentionInput(embeddings=array(3, 9)), AttentionOptions(compare=("all",)), Timings())
+        )
+
+
+class Stub:
+    """Positions graphs for encodings that have no files."""
+
+    def positions(self, path: Path) -> Stub:
+        return self
+
+    def run(self, output_names: Sequence[str], feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        return [np.zeros((), np.float32) for _ in output_names]
+
+
+def causal_only(runner: asyncio.Runner, default_causal: bool) -> Served:
+    encodings = {
+        "xpos": tiny.encoding("xpos", causal="required", default_causal=default_causal),
+        "none": IDENTITY.encoding("none"),
+        "rope": IDENTITY.encoding("rope"),
+    }
+    catalogue = Catalogue({"identity": Model("identity", encodings, "rope")})
+    return Served(Scoring(catalogue, Recording(), TableCache(Stub())), runner)
+
+
+def test_a_causal_encoding_alone_is_causal_by_itself_and_decides_for_a_comparison(runner: asyncio.Runner) -> None:
+    input = AttentionInput(embeddings=array(3, 8))
+    for default_causal in (True, False):
+        served = causal_only(runner, default_causal)
+        assert served.score(input, encoding="xpos").causal
+        assert served.score(input, encoding="xpos", compare=("none",)).causal
+
+
+def test_a_causal_encoding_in_a_comparison_that_is_not_is_refused(runner: asyncio.Runner) -> None:
+    served = causal_only(runner, True)
+    input = AttentionInput(embeddings=array(3, 8))
+    for options in ({"encoding": "xpos", "causal": False}, {"encoding": "none", "compare": ("xpos",)}):
+        with pytest.raises(InvalidInput, match="xpos is defined for causal attention only; add causal=true"):
+            served.score(input, **options)
+    assert not served.score(input).causal
+    assert set(served.score(input, compare=("all",)).skipped) == {"xpos"}
+    assert served.score(input, compare=("all",), causal=True).skipped == {}
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("error", "detail", "options"),
+    [
+        (UnknownName, "unknown encoding 'rop'; did you mean rope", {"encoding": "rop"}),
+        (UnknownName, "unknown encoding 'alibbi'; did you mean alibi", {"compare": ("alibbi",)}),
+        (UnknownName, "unknown model 'identiti'; did you mean identity", {"model": "identiti"}),
+        (UnknownName, "unknown value of return 'weight'; did you mean weights", {"returns": ("weight",)}),
+        (InvalidInput, "return names nothing; it may hold weights, scores, terms, output", {"returns": ()}),
+        (InvalidInput, "width 8 cannot be split into 3 heads; heads may be 1, 2, 4, 8", {"heads": 3}),
+        (ParameterOutOfRange, "rope.theta is 0.1; allowed: 1.0 to", {"scalars": {"rope.theta": "0.1"}}),
+        (
+            InvalidInput,
+            "is a parameter of t5, which this request does not ask for",
+            {"scalars": {"t5.max_distance": "9"}},
+        ),
+    ],
+)
+def test_wrong_options_are_refused_by_name(
+    recorded: tuple[Recording, Served], error: type[Exception], detail: str, options: dict[str, Any]
+) -> None:
+    engine, served = recorded
+    with pytest.raises(error) as caught:
+        served.score(AttentionInput(embeddings=array(4, 8)), **options)
+    assert type(caught.value) is error
+    assert detail in str(caught.value)
+    assert engine.calls == []
+
+
+def test_a_mask_that_does_not_fit_is_refused(recorded: tuple[Recording, Served]) -> None:
+    _, served = recorded
+    with pytest.raises(InvalidInput, match=r"the mask has shape \[3, 4\]; allowed: \[keys\] = \[4\]"):
+        served.score(AttentionInput(embeddings=array(4, 8), mask=np.ones((3, 4))))
+
+
+def test_text_is_refused_where_no_model_has_a_tokenizer(recorded: tuple[Recording, Served]) -> None:
+    _, served = recorded
+    with pytest.raises(InvalidInput, match="none of the models served here has a tokenizer"):
+        served.score(AttentionInput(text="hello"))
+    with pytest.raises(InvalidInput, match="model 'identity' has no tokenizer"):
+        served.score(AttentionInput(text="hello"), model="identity")
+
+
+def test_without_models_nothing_is_ready(sessions: Sessions) -> None:
+    scoring = Scoring(Catalogue({}), Recording(), TableCache(sessions))
+    for input in (AttentionInput(embeddings=array(4, 8)), AttentionInput(text="hello")):
+        with pytest.raises(NotReady, match="no exported models"):
+            asyncio.run(scoring.score(input, AttentionOptions(), Timings()))
+
+
+def test_more_cells_than_the_limit_are_refused_naming_both_and_the_ways_out(sessions: Sessions) -> None:
+    scoring = Scoring(CATALOGUE, Recording(), TableCache(sessions), Limits(cells=100))
+    input = AttentionInput(embeddings=array(5, 8))
+    asyncio.run(scoring.score(input, AttentionOptions(heads=2), Timings()))
+    with pytest.raises(PayloadTooLarge) as caught:
+        asyncio.run(scoring.score(input, AttentionOptions(heads=2, compare=("none",)), Timings()))
+    assert (
+        "asks for 200 cells (batch 1 x heads 2 x queries 5 x keys 5 x 4 outputs of 2 encodings)" in caught.value.detail
+    )
+    assert "the limit is 100: ask for fewer tokens" in caught.value.detail
+    assert "fewer encodings at once" in caught.value.detail
+    assert "return=weights" in caught.value.detail
+    assert caught.value.extra == {"limit": 100}
+
+
+def test_a_width_whose_default_projections_would_be_too_large_is_refused_for_those_that_need_them(
+    sessions: Sessions,
+) -> None:
+    scoring = Scoring(CATALOGUE, Recording(), TableCache(sessions), Limits(parameters=1000))
+    input = AttentionInput(embeddings=array(2, 64))
+    with pytest.raises(PayloadTooLarge, match=r"would have .* numbers; the limit for a default is 1,000"):
+        asyncio.run(scoring.score(input, AttentionOptions(encoding="deberta"), Timings()))
+    result = asyncio.run(scoring.score(input, AttentionOptions(compare=("all",), causal=True), Timings()))
+    assert "rope" in names(result)
+    assert {"deberta", "tupe", "transformer-xl"} <= set(result.skipped)
