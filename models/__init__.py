@@ -1,1 +1,3 @@
-"""What is served, in PyTorch: attention under each positional encoding, and its export to ONNX. Never imported by `service`."""
+"""What is served, in PyTorch: attention under each positional encoding, and its export to ONNX. Never imported by
+`service`.
+"""

@@ -55,9 +55,9 @@ def export(
             done.append(exported)
             progress.advance(task)
     console.print(_table(done))
-    console.print(
-        f"{len(done)} encodings in {output / IDENTITY.name} after {time.monotonic() - started:.0f} s; an error above {TOLERANCE:g} stops the export"
-    )
+    took = time.monotonic() - started
+    console.print(f"{len(done)} encodings in {output / IDENTITY.name} after {took:.0f} s")
+    console.print(f"An error above {TOLERANCE:g} would have stopped the export.")
 
 
 def _table(exported: list[Exported]) -> Table:

@@ -1,7 +1,7 @@
 """Attention under a positional encoding: projections times encoding. No scheme's details.
 
-It comes in two halves, which are exported apart: `PositionTables` (positions and parameters only; computed once and cached by whoever serves)
-and `ScoredAttention` (content).
+It comes in two halves, which are exported apart: `PositionTables` (positions and parameters only; computed once and
+cached by whoever serves) and `ScoredAttention` (content).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Float64
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from models.encodings.encoding import Encoding, Positions, Scores, Tables
@@ -28,7 +28,8 @@ class Attended(NamedTuple):
 class PositionTables(nn.Module):
     """The half of an encoding that depends on positions and parameters alone.
 
-    `sizes` is (heads, head_dim, width) for projected models and None for identity, whose sizes come from the shape of `heads_like`.
+    `sizes` is (heads, head_dim, width) for projected models and None for identity, whose sizes come from the shape of
+    `heads_like`.
     """
 
     def __init__(
@@ -41,22 +42,13 @@ class PositionTables(nn.Module):
         super().__init__()
         self.projections, self.encoding, self.sizes, self.dtype = projections, encoding, sizes, dtype
 
-    def forward(
-        self,
-        query_positions: Float64[Tensor, " queries"],
-        key_positions: Float64[Tensor, " keys"],
-        causal: Bool[Tensor, ""],
-        heads_like: Float[Tensor, "heads head_dim"],
-        parameters: Tables,
-    ) -> dict[str, Tensor]:
-        heads, head_dim, width = self.sizes or (
-            heads_like.shape[0],
-            heads_like.shape[1],
-            heads_like.shape[0] * heads_like.shape[1],
-        )
-        at = Positions(
-            query_positions,
-            key_positions,
+    def at(self, query: Tensor, key: Tensor, causal: Tensor, heads_like: Float[Tensor, "heads head_dim"]) -> Positions:
+        """Positions, float64 [queries] and [keys], with everything an encoding may ask about the model."""
+        heads, head_dim = heads_like.shape
+        heads, head_dim, width = self.sizes or (heads, head_dim, heads * head_dim)
+        return Positions(
+            query,
+            key,
             causal,
             heads,
             head_dim,
@@ -66,6 +58,8 @@ class PositionTables(nn.Module):
             lambda p: self.projections.position_value(p, heads, head_dim),
             self.dtype,
         )
+
+    def forward(self, at: Positions, parameters: Tables) -> dict[str, Tensor]:
         return self.encoding.tables(at, parameters)
 
 
@@ -96,6 +90,8 @@ class ScoredAttention(nn.Module):
 
 
 def masked_softmax(scores: Scores, visible: Bool[Tensor, "..."]) -> Scores:
-    """Softmax over the visible keys: exactly 0 elsewhere, and all 0 for a query that sees nothing (whose softmax is 0/0, replaced by the second `where`)."""
+    """Softmax over the visible keys: exactly 0 elsewhere, and all 0 for a query that sees nothing (whose softmax is
+    0/0, replaced by the second `where`).
+    """
     weights = torch.softmax(torch.where(visible, scores, float("-inf")), dim=-1)
     return torch.where(visible, weights, 0.0)

@@ -91,7 +91,9 @@ def build(family: Family, encoding: Encoding) -> tuple[onnx.ModelProto, onnx.Mod
         torch.tensor(False),
         torch.zeros(heads, head_dim),
     )
-    tables = positions_module(*where, dict(fixed) | dict(zip([p.name for p in free], samples, strict=True)))
+    parameters = dict(fixed) | dict(zip([p.name for p in free], samples, strict=True))
+    at = positions_module.at(*where)
+    tables, expected = positions_module(at, parameters), encoding.expected(at, parameters)
     table_axes = {f"table.{name}": _bind(encoding.dims[name], sizes, table) for name, table in tables.items()}
     positions_inputs: dict[str, Axes] = {
         "query_positions": ("queries",),
@@ -105,7 +107,7 @@ def build(family: Family, encoding: Encoding) -> tuple[onnx.ModelProto, onnx.Mod
     positions_graph = trace(
         _Positions(positions_module, [p.name for p in free], fixed),
         (*where, *samples),
-        Signature(positions_inputs, table_axes, {}),
+        Signature(positions_inputs, table_axes | {f"expected.{name}": () for name in expected}, {}),
     )
 
     embedding = (heads, head_dim) if family.sizes is None else (family.sizes[2],)
@@ -172,7 +174,8 @@ class _Positions(nn.Module):
         self, query_positions: Tensor, key_positions: Tensor, causal: Tensor, heads_like: Tensor, *parameters: Tensor
     ) -> tuple[Tensor, ...]:
         named = self.fixed | dict(zip(self.names, parameters, strict=True))
-        return tuple(self.tables(query_positions, key_positions, causal, heads_like, named).values())
+        at = self.tables.at(query_positions, key_positions, causal, heads_like)
+        return (*self.tables(at, named).values(), *self.tables.encoding.expected(at, named).values())
 
 
 class _Scores(nn.Module):
@@ -186,7 +189,9 @@ class _Scores(nn.Module):
 
 
 def _bind(axes: Axes, sizes: Mapping[str, int] | None, sample: Tensor | None) -> Axes:
-    """Axes with the sizes that a projected model fixes put in as numbers; of a table, all but queries and keys are fixed then."""
+    """Axes with the sizes that a projected model fixes put in as numbers; of a table, all but queries and keys are
+    fixed then.
+    """
     if sizes is None:
         return axes
     if sample is None:

@@ -16,8 +16,9 @@ from models.projections import Identity, Linear
 
 @dataclass(frozen=True)
 class Family:
-    """What is served under one name. `sizes` (heads, head_dim, width) is None where the request decides; `fixed` holds, for each encoding id, the
-    parameters that are part of the model and so not inputs of the graph."""
+    """What is served under one name. `sizes` (heads, head_dim, width) is None where the request decides; `fixed` holds,
+    for each encoding id, the parameters that are part of the model and so not inputs of the graph.
+    """
 
     name: str
     projections: Identity | Linear
@@ -32,12 +33,16 @@ IDENTITY = Family("identity", Identity())
 
 
 def seed_of(encoding: str, parameter: str) -> int:
-    """The seed of a learned parameter's default: a function of its full name, so that adding an encoding changes no other's default."""
+    """The seed of a learned parameter's default: a function of its full name, so that adding an encoding changes no
+    other's default.
+    """
     return zlib.crc32(f"{encoding}.{parameter}".encode())
 
 
 def sample_of(parameter: Parameter, heads: int, head_dim: int, positions: int, generator: torch.Generator) -> Tensor:
-    """A value of the parameter for tracing and for parity: its default, or for arrays noise large enough that a mistake shows."""
+    """A value of the parameter for tracing and for parity: its default, or for arrays noise large enough that a
+    mistake shows.
+    """
     if parameter.kind == "array":
         sizes = {"heads": heads, "head_dim": head_dim, "width": heads * head_dim} | {
             name: size.default for name, size in parameter.sizes.items()
@@ -45,9 +50,9 @@ def sample_of(parameter: Parameter, heads: int, head_dim: int, positions: int, g
         sizes["positions"] = positions
         shape = [sizes[size] if isinstance(size, str) else size for size in parameter.shape]
         return 0.4 * torch.randn(shape, generator=generator)
+    if parameter.kind == "numbers":
+        return torch.linspace(1.0, 4.0, max(1, head_dim // 2), dtype=torch.float64)
     if parameter.kind == "choice":
         return torch.tensor(parameter.choices.index(str(parameter.default)))
-    dtype = {"number": torch.float64, "numbers": torch.float64, "integer": torch.int64, "flag": torch.bool}[
-        parameter.kind
-    ]
-    return torch.tensor(parameter.default, dtype=dtype)
+    dtype = {"number": torch.float64, "integer": torch.int64, "flag": torch.bool}[parameter.kind]
+    return torch.tensor(float("nan") if parameter.default is None else parameter.default, dtype=dtype)

@@ -1,7 +1,10 @@
-"""How far an exported encoding is from float64: both graphs run in onnxruntime, at many shapes, beside the same formulas in float64 PyTorch."""
+"""How far an exported encoding is from float64: both graphs run in onnxruntime, at many shapes, beside the same
+formulas in float64 PyTorch.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,8 +36,9 @@ class ParityError(RuntimeError):
 
 @dataclass(frozen=True)
 class Parity:
-    """Largest errors over all cases: scores, terms and output relative to the largest score (value) of the case; weights against the float64 softmax of the
-    served scores, absolute."""
+    """Largest errors over all cases: scores, terms and output relative to the largest score (value) of the case;
+    weights against the float64 softmax of the served scores, absolute.
+    """
 
     scores: float
     weights: float
@@ -77,13 +81,9 @@ def parity(
         feeds |= {f"parameter.{name}": value for name, value in parameters.items() if name not in fixed}
         tables = _run(positions_session, feeds)
         served = _run(scores_session, {"queries": x_q, "keys": x_k, "visible": visible, **tables})
-        tables64 = PositionTables(family.projections.double(), encoding, family.sizes, torch.float64)(
-            m,
-            n,
-            torch.tensor(causal),
-            torch.zeros(heads, head_dim),
-            {name: _double(value) for name, value in parameters.items()},
-        )
+        position_tables = PositionTables(family.projections.double(), encoding, family.sizes, torch.float64)
+        at = position_tables.at(m, n, torch.tensor(causal), torch.zeros(heads, head_dim))
+        tables64 = position_tables(at, {name: _double(value) for name, value in parameters.items()})
         exact = ScoredAttention(family.projections.double(), encoding)(x_q.double(), x_k.double(), visible, tables64)
         family.projections.float()
         largest = float(exact.scores.abs().max())
@@ -111,9 +111,7 @@ def _session(graph: onnx.ModelProto) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(graph.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def _run(
-    session: onnxruntime.InferenceSession, feeds: dict[str, Tensor] | dict[str, np.ndarray]
-) -> dict[str, np.ndarray]:
+def _run(session: onnxruntime.InferenceSession, feeds: Mapping[str, Tensor | np.ndarray]) -> dict[str, np.ndarray]:
     wanted = {entry.name for entry in session.get_inputs()}
     outputs = [entry.name for entry in session.get_outputs()]
     return dict(

@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 Split = Float[Tensor, "batch heads tokens head_dim"]
 
@@ -32,7 +33,9 @@ class Projections(Protocol):
 
 
 class Identity(nn.Module):
-    """q = k = v = the embeddings, split into heads: what an encoding alone does to the user's own vectors. Embeddings come split, [batch, tokens, heads, head_dim]."""
+    """q = k = v = the embeddings, split into heads: what an encoding alone does to the user's own vectors. Embeddings
+    come split, [batch, tokens, heads, head_dim].
+    """
 
     features = ("heads", "head_dim")
 
@@ -62,28 +65,32 @@ class Linear(nn.Module):
         self.w_v = nn.Linear(width, heads * head_dim, bias=bias)
 
     def query(self, x: Float[Tensor, "batch tokens width"]) -> Split:
-        return self.w_q(x).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
+        return self.by_head(self.w_q, x)
 
     def key(self, x: Float[Tensor, "batch tokens width"]) -> Split:
-        return self.w_k(x).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
+        return self.by_head(self.w_k, x)
 
     def value(self, x: Float[Tensor, "batch tokens width"]) -> Split:
-        return self.w_v(x).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
+        return self.by_head(self.w_v, x)
+
+    def by_head(self, projection: nn.Linear, x: Float[Tensor, "batch tokens width"]) -> Split:
+        projected = linear(x, projection.weight, projection.bias)
+        return projected.unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
 
     def position_query(
         self, p: Float[Tensor, "tokens width"], heads: int, head_dim: int
     ) -> Float[Tensor, "heads tokens head_dim"]:
-        return split(p @ self.w_q.weight.T, heads, head_dim)
+        return split(linear(p, self.w_q.weight), heads, head_dim)
 
     def position_key(
         self, p: Float[Tensor, "tokens width"], heads: int, head_dim: int
     ) -> Float[Tensor, "heads tokens head_dim"]:
-        return split(p @ self.w_k.weight.T, heads, head_dim)
+        return split(linear(p, self.w_k.weight), heads, head_dim)
 
     def position_value(
         self, p: Float[Tensor, "tokens width"], heads: int, head_dim: int
     ) -> Float[Tensor, "heads tokens head_dim"]:
-        return split(p @ self.w_v.weight.T, heads, head_dim)
+        return split(linear(p, self.w_v.weight), heads, head_dim)
 
 
 def split(p: Float[Tensor, "tokens width"], heads: int, head_dim: int) -> Float[Tensor, "heads tokens head_dim"]:

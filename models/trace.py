@@ -1,7 +1,8 @@
 """A PyTorch module as an ONNX graph that is what it claims to be.
 
-The exporter's silent failures are gates here: a size that the trace turned into a constant or bounded, two sizes that it merged, an operator set other
-than the one asked for. What depends on the machine (source paths, doc strings, inferred shapes) is removed, so the same code gives the same bytes.
+The exporter's silent failures are gates here: a size that the trace turned into a constant or bounded, two sizes that
+it merged, an operator set other than the one asked for. What depends on the machine (source paths, doc strings,
+inferred shapes) is removed, so the same code gives the same bytes.
 """
 
 from __future__ import annotations
@@ -27,13 +28,16 @@ class TraceError(RuntimeError):
 
 @dataclass(frozen=True)
 class Signature:
-    """Names of a graph's inputs and outputs, in order, each with its axes: a string is a size that stays free, a number a fixed one."""
+    """Names of a graph's inputs and outputs, in order, each with its axes: a string is a size that stays free, a
+    number a fixed one.
+    """
 
     inputs: Mapping[str, Axes]
     outputs: Mapping[str, Axes]
     relaxed: Mapping[str, Axes]
-    """Inputs whose axes may broadcast when served: traced with the axes in `inputs`, declared with these. They come first, since the exporter reads
-    each size off the last input that has it."""
+    """Inputs whose axes may broadcast when served: traced with the axes in `inputs`, declared with these. They come
+    first, since the exporter reads each size off the last input that has it.
+    """
 
 
 def trace(module: nn.Module, sample: Sequence[Tensor], signature: Signature) -> onnx.ModelProto:
@@ -47,7 +51,7 @@ def trace(module: nn.Module, sample: Sequence[Tensor], signature: Signature) -> 
     )
     exported = torch.export.export(_Flat(module), tuple(sample), dynamic_shapes=(shapes,), strict=False)
     _check_sizes(exported, signature)
-    with warnings.catch_warnings(), _quiet():
+    with warnings.catch_warnings(), _Quiet():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(exported, opset_version=OPSET, dynamo=True, verbose=False)
     assert program is not None
@@ -117,7 +121,7 @@ def _clean(model: onnx.ModelProto, signature: Signature) -> onnx.ModelProto:
         node.output[:] = [renamed.get(name, name) for name in node.output]
         node.doc_string = ""
         del node.metadata_props[:]
-    for value, (name, axes) in zip(graph.input, (signature.inputs | signature.relaxed).items(), strict=True):
+    for value, (name, axes) in zip(graph.input, {**signature.inputs, **signature.relaxed}.items(), strict=True):
         _declare(value, name, axes)
     for value, (name, axes) in zip(graph.output, signature.outputs.items(), strict=True):
         _declare(value, name, axes)
@@ -157,7 +161,7 @@ def _declare(value: onnx.ValueInfoProto, name: str, axes: Axes) -> None:
             dim.dim_param = size
 
 
-class _quiet:
+class _Quiet:
     """The exporter logs what it skips (torchvision's operators, for one) at warning level for every export."""
 
     def __enter__(self) -> None:

@@ -9,6 +9,13 @@ from models.encodings.integer import Integer
 from models.encodings.learned import Learned
 from models.encodings.none import NoEncoding
 from models.encodings.rope import RoPE
+from models.encodings.rope_dynamic import DynamicRoPE
+from models.encodings.rope_linear import LinearRoPE
+from models.encodings.rope_llama3 import Llama3RoPE
+from models.encodings.rope_longrope import LongRoPE
+from models.encodings.rope_ntk import NTKRoPE
+from models.encodings.rope_proportional import ProportionalRoPE
+from models.encodings.rope_yarn import YaRN
 from models.encodings.shaw import Shaw
 from models.encodings.sinusoidal import Sinusoidal
 from models.encodings.t5 import T5
@@ -26,5 +33,12 @@ ENCODINGS: tuple[Encoding, ...] = (
     TUPE(),
     DeBERTa(),
     RoPE(),
+    LinearRoPE(),
+    NTKRoPE(),
+    DynamicRoPE(),
+    YaRN(),
+    Llama3RoPE(),
+    LongRoPE(),
+    ProportionalRoPE(),
     ALiBi(),
 )

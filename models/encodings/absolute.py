@@ -19,7 +19,9 @@ TERMS = (
 
 
 class Absolute(Encoding):
-    """The four-term expansion of the articles. The value of a token carries its position too, v = W_v(x + p): this affects `output` only."""
+    """The four-term expansion of the articles. The value of a token carries its position too, v = W_v(x + p): this
+    affects `output` only.
+    """
 
     dims = {
         "scale": (),

@@ -16,9 +16,11 @@ class ALiBi(Encoding):
     card = Card(
         id="alibi",
         title="ALiBi: attention with linear biases",
-        summary="Each head subtracts its own slope times the distance; nothing is learned and nothing is added to the embeddings.",
+        summary="Each head subtracts its own slope times the distance; nothing is learned and nothing is added to the"
+        " embeddings.",
         plain="S(m,n) = c q_m.k_n - s_h (m-n) if causal, - s_h |m-n| if bidirectional; s_h = 2^(-8h/H), h = 1..H",
-        latex=r"S(m,n) = \frac{q_m^\top k_n}{\sqrt{d_h}} - s_h\,(m-n)\ \text{(causal)},\quad -s_h\,|m-n|\ \text{(bidirectional)},\quad s_h = 2^{-8h/H}",
+        latex=r"S(m,n) = \frac{q_m^\top k_n}{\sqrt{d_h}} - s_h\,(m-n)\ \text{(causal)},\quad -s_h\,|m-n|"
+        r"\ \text{(bidirectional)},\quad s_h = 2^{-8h/H}",
         paper=Paper(
             "Train Short, Test Long: Attention with Linear Biases Enables Input Length Extrapolation",
             "Press, Smith, Lewis",
@@ -28,7 +30,8 @@ class ALiBi(Encoding):
         terms=(Term("content", "c q_m.k_n"), Term("bias", "-s_h (m-n), or -s_h |m-n|")),
         conventions={
             "scale": "c = 1/sqrt(head_dim); the bias is added after scaling",
-            "slopes": "2^(-8h/H) for H a power of two; else those of the power of two below, then every second one of the next: the published, unsorted order",
+            "slopes": "2^(-8h/H) for H a power of two; else those of the power of two below, then every second one of"
+            " the next: the published, unsorted order",
             "causal": "signed distance under a causal mask, absolute otherwise",
         },
         invariants=Invariants(shift=True, toeplitz=True, diagonal=True),

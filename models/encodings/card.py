@@ -32,7 +32,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Initial:
-    """How a learned parameter starts when the request does not bring one; `seed` is set at export from its full name."""
+    """How a learned parameter starts when the request brings none; its seed is set at export from its full name."""
 
     distribution: Literal["normal", "uniform", "xavier_uniform", "zeros", "ones"]
     mean: float = 0.0
@@ -43,7 +43,9 @@ class Initial:
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of an encoding. `shape` names axes by the request's sizes (`heads`, `head_dim`, `width`, `positions`) or by `sizes`."""
+    """One parameter of an encoding. `shape` names axes by the request's sizes (`heads`, `head_dim`, `width`,
+    `positions`) or by `sizes`.
+    """
 
     name: str
     kind: Kind
@@ -78,9 +80,10 @@ class PositionRule:
 class Invariants:
     """What provably holds for the scores; each is a test.
 
-    shift: unchanged when all positions move together. prefix: under a causal mask, unchanged for the first tokens when more are appended.
-    permutation: permuting tokens and leaving positions permutes the scores. toeplitz: equal tokens give scores that depend on m - n alone.
-    diagonal: S(m, m) is the plain scaled q.k. far_share: all far distances share one bias.
+    shift: unchanged when all positions move together. prefix: under a causal mask, unchanged for the first tokens
+    when more are appended. permutation: permuting tokens and leaving positions permutes the scores. toeplitz: equal
+    tokens give scores that depend on m - n alone. diagonal: S(m, m) is the plain scaled q.k. far_share: all far
+    distances share one bias.
     """
 
     shift: bool = False

@@ -10,18 +10,22 @@ from models.encodings.encoding import Encoding, Heads, Positions, Scores, Tables
 
 
 class DeBERTa(Encoding):
-    """S(m, n) = [q_m.k_n + q_m.K_r[delta(m, n)] + k_n.Q_r[delta'(m, n)]] / sqrt(3 d_h), K_r = W_{k,r} P, Q_r = W_{q,r} P.
+    """S(m, n) = [q_m.k_n + q_m.K_r[delta(m, n)] + k_n.Q_r[delta'(m, n)]] / sqrt(3 d_h), K_r = W_{k,r} P,
+    Q_r = W_{q,r} P.
 
-    delta(m, n) = clip(m - n, -k, k - 1) + k for a table P of 2k rows. The paper writes delta(n, m) in the third term; all released checkpoints use
-    delta(m, n) for both.
+    delta(m, n) = clip(m - n, -k, k - 1) + k for a table P of 2k rows. The paper writes delta(n, m) in the third term;
+    all released checkpoints use delta(m, n) for both.
     """
 
     card = Card(
         id="deberta",
         title="DeBERTa disentangled attention",
-        summary="Content meets relative position in both directions, under projections of their own; position never meets position.",
-        plain="S(m,n) = [q_m.k_n + q_m.K_r[delta(m,n)] + k_n.Q_r[delta(m,n)]]/sqrt(3 d_h), delta = clip(m-n, -k, k-1) + k",
-        latex=r"S(m,n) = \frac{q_m^\top k_n + q_m^\top K^r_{\delta(m,n)} + k_n^\top Q^r_{\delta(m,n)}}{\sqrt{3 d_h}},\quad"
+        summary="Content meets relative position in both directions, under projections of their own; position never"
+        " meets position.",
+        plain="S(m,n) = [q_m.k_n + q_m.K_r[delta(m,n)] + k_n.Q_r[delta(m,n)]]/sqrt(3 d_h), delta = clip(m-n, -k, k-1)"
+        " + k",
+        latex=r"S(m,n) = \frac{q_m^\top k_n + q_m^\top K^r_{\delta(m,n)} + k_n^\top Q^r_{\delta(m,n)}}{\sqrt{3"
+        r" d_h}},\quad"
         r" \delta(m,n) = \mathrm{clip}(m-n,\,-k,\,k-1) + k",
         paper=Paper(
             "DeBERTa: Decoding-enhanced BERT with Disentangled Attention", "He, Liu, Gao, Chen", 2021, "2006.03654"
@@ -58,7 +62,8 @@ class DeBERTa(Encoding):
             Parameter(
                 "p2c_index",
                 "choice",
-                "which distance the third term reads: delta(m,n) as every released checkpoint, or delta(n,m) as the paper's equation",
+                "which distance the third term reads: delta(m,n) as every released checkpoint, or delta(n,m) as the"
+                " paper's equation",
                 choices=("released", "paper"),
                 default="released",
             ),
@@ -71,7 +76,8 @@ class DeBERTa(Encoding):
         },
         positions=PositionRule(integer=True),
         invariants=Invariants(shift=True, toeplitz=True, far_share=True),
-        seed_article="'How Positional Encoding Evolved' writes p~_{m-n} with the content projections in the third term; DeBERTa has separate W_{q,r} and"
+        seed_article="'How Positional Encoding Evolved' writes p~_{m-n} with the content projections in the third"
+        " term; DeBERTa has separate W_{q,r} and"
         " W_{k,r}, a clipped learned table, and divides by sqrt(3 d_h).",
     )
     dims = {

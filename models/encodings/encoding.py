@@ -1,7 +1,7 @@
 """What every encoding is: tables that depend on positions alone, and terms that combine them with content.
 
-Notation, here and in every encoding: m is the query's position, n the key's, r = m - n (positive: the key lies in the past);
-q and k are [batch, heads, tokens, head_dim]; c = 1/sqrt(head_dim) unless the card says otherwise.
+Notation, here and in every encoding: m is the query's position, n the key's, r = m - n (positive: the key lies in the
+past); q and k are [batch, heads, tokens, head_dim]; c = 1/sqrt(head_dim) unless the card says otherwise.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Project = Callable[[Float[Tensor, "tokens width"]], Float[Tensor, "heads tokens 
 
 @dataclass(frozen=True)
 class Positions:
-    """Where queries and keys stand, the sizes of the heads, and how a position vector of the embeddings' width reaches head space.
+    """Where queries and keys stand, the sizes of the heads, and how a position vector reaches head space.
 
-    For projected models `project_query(p)` is W_q p (no bias), split into heads; for identity it only splits. Tables are cast to `dtype`:
-    float32 when served, float64 when the same code serves as the reference of an export.
+    For projected models `project_query(p)` is W_q p (no bias), split into heads; for identity it only splits. Tables
+    are cast to `dtype`: float32 when served, float64 when the same code serves as the reference of an export.
     """
 
     query: Float64[Tensor, " queries"]
@@ -48,15 +48,23 @@ class Positions:
         """m - n for every pair."""
         return self.query[:, None] - self.key[None, :]
 
+    @property
+    def length(self) -> Float64[Tensor, ""]:
+        """The request's own length: its largest position, plus one."""
+        return torch.maximum(self.query.max(), self.key.max()) + 1
+
     def inverse_sqrt(self, factor: int = 1) -> Float[Tensor, ""]:
-        """1 / sqrt(factor * head_dim), computed in the graph: a Python sqrt of a dynamic size would be baked in at export."""
+        """1 / sqrt(factor * head_dim), computed in the graph: a Python sqrt of a dynamic size would be baked in at
+        export.
+        """
         return torch.full((), self.head_dim * factor, dtype=torch.float64).rsqrt().to(self.dtype)
 
 
 class Encoding(ABC):
     """A positional encoding of attention scores.
 
-    `dims` names the axes of each table, for the exported graph's dynamic shapes: the request's sizes or names of the encoding's own.
+    `dims` names the axes of each table, for the exported graph's dynamic shapes: the request's sizes or names of the
+    encoding's own.
     """
 
     card: ClassVar[Card]
@@ -64,14 +72,22 @@ class Encoding(ABC):
 
     @abstractmethod
     def tables(self, at: Positions, parameters: Tables) -> dict[str, Tensor]:
-        """Everything that positions and parameters alone decide; angles and distances in float64, tables in float32 or int64.
+        """Everything that positions and parameters alone decide: computed in float64, tables in float32 or int64.
 
         Always holds `scale`, the factor on q.
         """
 
+    def expected(self, at: Positions, parameters: Tables) -> dict[str, Tensor]:
+        """How many entries each list parameter (kind `numbers`) must have under these sizes, unless it has one; int64
+        [].
+        """
+        return {}
+
     @abstractmethod
     def terms(self, q: Heads, k: Heads, table: Tables) -> dict[str, Scores]:
-        """The additive terms of the score, named as on the card; they may broadcast over the batch. q is already scaled."""
+        """The additive terms of the score, named as on the card; they may broadcast over the batch. q is already
+        scaled.
+        """
 
     def scores(self, q: Heads, k: Heads, table: Tables) -> Scores:
         """S(m, n): the sum of the terms, in a cheaper form where there is one. q is already scaled."""
@@ -90,5 +106,7 @@ def dot(
 
 
 def pick(rows: Float[Tensor, "batch heads queries rows"], index: Tensor) -> Scores:
-    """rows[..., m, index[m, n]]: the entry of each query's row that a pair (m, n) points at; index is int64 [queries, keys]."""
+    """rows[..., m, index[m, n]]: the entry of each query's row that a pair (m, n) points at; index is int64 [queries,
+    keys].
+    """
     return rows.gather(-1, index.expand(rows.shape[0], rows.shape[1], -1, -1))

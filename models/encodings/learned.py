@@ -16,7 +16,8 @@ class Learned(Absolute):
     card = Card(
         id="learned",
         title="Learned absolute",
-        summary="One trained vector for each position, added to the embedding; nothing is defined beyond the last row of the table.",
+        summary="One trained vector for each position, added to the embedding; nothing is defined beyond the last row"
+        " of the table.",
         plain="S(m,n) = c (W_q(x_m + p_m)).(W_k(x_n + p_n)), p_m = table[m]",
         latex=r"S(m,n) = \frac{\left(W_q(x_m+p_m)\right)^\top W_k(x_n+p_n)}{\sqrt{d_h}},\quad p_m = T_{m}",
         paper=Paper("Convolutional Sequence to Sequence Learning", "Gehring et al.", 2017, "1705.03122"),

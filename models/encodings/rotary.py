@@ -1,4 +1,6 @@
-"""Rotation of queries and keys by their position: what the rotary family shares. Each member supplies its inverse frequencies."""
+"""Rotation of queries and keys by their position: what the rotary family shares. Each member supplies its inverse
+frequencies.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +26,44 @@ THETA = Parameter(
 LAYOUT = Parameter(
     "layout",
     "choice",
-    "which components form a pair: (2i, 2i+1) interleaved as in the articles, RoFormer and GPT-J; (i, i + D/2) half as in GPT-NeoX and Llama",
+    "which components form a pair: (2i, 2i+1) interleaved as in the articles, RoFormer and GPT-J; (i, i + D/2) half"
+    " as in GPT-NeoX and Llama",
     choices=("interleaved", "half"),
     default="interleaved",
 )
 ROTARY_FRACTION = Parameter(
     "rotary_fraction",
     "number",
-    "share of each head's components that turns; D = that share, rounded down to an even number, and frequencies run over D",
+    "share of each head's components that turns; D = that share, rounded down to an even number, and frequencies run"
+    " over D",
     default=1.0,
     minimum=0.0,
     maximum=1.0,
+)
+
+
+CONVENTIONS = {
+    "scale": "c = 1/sqrt(head_dim)",
+    "layout": "interleaved unless asked otherwise; the two layouts give different scores for the same vectors",
+    "sign": "q and k turn by +position * theta; the score depends on the signed difference m - n",
+    "where": "after projection: q and k are rotated, never the embeddings",
+    "bands": "fast, medium, slow: thirds of the frequency pairs by index",
+}
+FACTOR = Parameter("factor", "number", "s: how many times the original length", default=4.0, minimum=1.0, maximum=1e6)
+ORIGINAL_LENGTH = Parameter(
+    "original_length",
+    "integer",
+    "L: the length the model was trained at (original_max_position_embeddings)",
+    default=2048,
+    minimum=2,
+    maximum=10**9,
+)
+ATTENTION_FACTOR = Parameter(
+    "attention_factor",
+    "number",
+    "a: factor on the rotated q and on the rotated k; derived by the paper's formula where it is not given",
+    minimum=0.0,
+    maximum=1e3,
 )
 
 
@@ -42,8 +71,8 @@ ROTARY_FRACTION = Parameter(
 class Pairs:
     """How the components of a head pair up, each array [head_dim].
 
-    `index` i of the component's pair, 0 .. D/2 - 1; `partner` the other component; `sign` of the partner's share of the rotation;
-    `rotated` whether the component turns at all; `count` = D/2.
+    `index` i of the component's pair, 0 .. D/2 - 1; `partner` the other component; `sign` of the partner's share of
+    the rotation; `rotated` whether the component turns at all; `count` = D/2.
     """
 
     index: Float64[Tensor, " head_dim"]
@@ -74,7 +103,9 @@ class Pairs:
 
 
 class Rotary(Encoding):
-    """S(m, n) = c Re sum_i q_i conj(k_i) e^{i (m - n) theta_i}: q and k turn by their own position, so only the difference remains."""
+    """S(m, n) = c Re sum_i q_i conj(k_i) e^{i (m - n) theta_i}: q and k turn by their own position, so only the
+    difference remains.
+    """
 
     dims = {
         "scale": (),
@@ -90,14 +121,23 @@ class Rotary(Encoding):
     def frequencies(self, pairs: Pairs, at: Positions, parameters: Tables) -> Float64[Tensor, " head_dim"]:
         """theta_i of each component's pair, radians per position."""
 
-    def magnitude(self, at: Positions, parameters: Tables) -> Tensor | float:
+    @staticmethod
+    def geometric(base: Tensor, pairs: Pairs) -> Float64[Tensor, " head_dim"]:
+        """base^(-2i/D): plain RoPE's frequencies."""
+        return base ** (-pairs.index / pairs.count.clamp(min=1))
+
+    def magnitude(self, parameters: Tables) -> Tensor | float:
         """Factor on the rotated q and k (YaRN's and LongRoPE's a): scores of rotated components grow by its square."""
         return 1.0
 
+    def pairs(self, at: Positions, parameters: Tables) -> Pairs:
+        """Which components pair up and turn."""
+        return Pairs.of(at.head_dim, parameters["rotary_fraction"], parameters["layout"])
+
     def tables(self, at: Positions, parameters: Tables) -> dict[str, Tensor]:
-        pairs = Pairs.of(at.head_dim, parameters["rotary_fraction"], parameters["layout"])
+        pairs = self.pairs(at, parameters)
         theta = torch.where(pairs.rotated, self.frequencies(pairs, at, parameters), 0.0)
-        a = torch.where(pairs.rotated, self.magnitude(at, parameters), 1.0)
+        a = torch.where(pairs.rotated, self.magnitude(parameters), 1.0)
         m, n = at.query[:, None] * theta, at.key[:, None] * theta
         return {
             "scale": at.inverse_sqrt(),

@@ -16,7 +16,8 @@ class Shaw(Encoding):
     card = Card(
         id="shaw",
         title="Relative positions of Shaw et al.",
-        summary="A learned vector for each signed distance up to K, added to the key before the dot product; farther keys share the last one.",
+        summary="A learned vector for each signed distance up to K, added to the key before the dot product; farther"
+        " keys share the last one.",
         plain="S(m,n) = c q_m.(k_n + a[clip(n-m, -K, K) + K])",
         latex=r"S(m,n) = \frac{q_m^\top\left(k_n + a^K_{\mathrm{clip}(n-m,\,-K,\,K)}\right)}{\sqrt{d_h}}",
         paper=Paper(
@@ -48,7 +49,8 @@ class Shaw(Encoding):
         },
         positions=PositionRule(integer=True),
         invariants=Invariants(shift=True, toeplitz=True, far_share=True),
-        seed_article="'How Positional Encoding Evolved' credits this paper with u, v and a tilde W; those are Transformer-XL's (relative-1).",
+        seed_article="'How Positional Encoding Evolved' credits this paper with u, v and a tilde W; those are"
+        " Transformer-XL's (relative-1).",
     )
     dims = {
         "scale": (),

@@ -19,8 +19,10 @@ class Sinusoidal(Absolute):
     card = Card(
         id="sinusoidal",
         title="Sinusoidal",
-        summary="Interleaved sines and cosines of the position, one frequency for each pair of components, added to the embedding.",
-        plain="S(m,n) = c (W_q(x_m + p_m)).(W_k(x_n + p_n)), p_{m,2t} = sin(m / base^(2t/d)), p_{m,2t+1} = cos(m / base^(2t/d))",
+        summary="Interleaved sines and cosines of the position, one frequency for each pair of components, added to"
+        " the embedding.",
+        plain="S(m,n) = c (W_q(x_m + p_m)).(W_k(x_n + p_n)), p_{m,2t} = sin(m / base^(2t/d)), p_{m,2t+1} = cos(m /"
+        " base^(2t/d))",
         latex=r"S(m,n) = \frac{\left(W_q(x_m+p_m)\right)^\top W_k(x_n+p_n)}{\sqrt{d_h}},\quad"
         r" p_{m,2t}=\sin\frac{m}{b^{2t/d}},\; p_{m,2t+1}=\cos\frac{m}{b^{2t/d}}",
         paper=Paper("Attention Is All You Need", "Vaswani et al.", 2017, "1706.03762"),
@@ -38,10 +40,12 @@ class Sinusoidal(Absolute):
         conventions={
             "scale": "c = 1/sqrt(head_dim)",
             "layout": "interleaved: even components are sines, odd ones cosines",
-            "width": "d is the width of the whole embedding, not of a head; identity splits p into heads as it splits x",
+            "width": "d is the width of the whole embedding, not of a head; identity splits p into heads as it splits"
+            " x",
             "values": "the position is added to the value too (output only)",
         },
-        seed_article="'How Positional Encoding Evolved' writes sin(k/10000^...); the angle is the position's: sin(pos/10000^(2t/d)).",
+        seed_article="'How Positional Encoding Evolved' writes sin(k/10000^...); the angle is the position's:"
+        " sin(pos/10000^(2t/d)).",
     )
 
     def vectors(

@@ -20,7 +20,8 @@ class T5(Encoding):
     card = Card(
         id="t5",
         title="T5 relative bias",
-        summary="A learned scalar for each head and bucket of distances is added to q.k; near distances have their own bucket, far ones share.",
+        summary="A learned scalar for each head and bucket of distances is added to q.k; near distances have their"
+        " own bucket, far ones share.",
         plain="S(m,n) = q_m.k_n + b_h[bucket(n-m)]",
         latex=r"S(m,n) = q_m^\top k_n + b_{h,\,\mathrm{bucket}(n-m)}",
         paper=Paper(
@@ -44,13 +45,15 @@ class T5(Encoding):
         ),
         conventions={
             "scale": "1: T5 does not divide by sqrt(head_dim)",
-            "bucket": "of n - m: bidirectional, half the buckets for past and half for future keys; causal, all for the past",
+            "bucket": "of n - m: bidirectional, half the buckets for past and half for future keys; causal, all for"
+            " the past",
             "causal": "the bucket function follows the request's `causal`",
             "bias": "N(0, 1) unless the request brings a trained table: what T5 looks like untrained",
         },
         positions=PositionRule(integer=True),
         invariants=Invariants(shift=True, toeplitz=True, far_share=True),
-        seed_article="'How Positional Encoding Evolved' says the last three terms 'didn't contribute'; T5 simply adds one learned scalar for each"
+        seed_article="'How Positional Encoding Evolved' says the last three terms 'didn't contribute'; T5 simply adds"
+        " one learned scalar for each"
         " (bucket, head), and does not divide by sqrt(d_h).",
     )
     dims = {"scale": (), "bias": ("heads", "queries", "keys")}
@@ -71,10 +74,10 @@ def bucket_bias(at: Positions, bias: Tensor, max_distance: Tensor) -> Tensor:
 
 
 def bucket(r: Tensor, buckets: int, max_distance: Tensor, causal: Tensor) -> Tensor:
-    """The T5 bucket of each distance r = m - n, int64: exact up to half of one direction's buckets, then logarithmic up to max_distance.
+    """The T5 bucket of each distance r = m - n, int64: exact up to half of one direction's buckets, then logarithmic.
 
-    The nudge keeps distances that fall exactly on a border (16 of 128, say) in the upper bucket, where exact arithmetic puts them,
-    whatever the last bit of the logarithm is.
+    The nudge keeps distances that fall exactly on a border (16 of 128, say) in the upper bucket, where exact
+    arithmetic puts them, whatever the last bit of the logarithm is.
     """
     directed = torch.where(causal, buckets, buckets // 2)
     distance = torch.where(causal, r.clamp(min=0), r.abs())

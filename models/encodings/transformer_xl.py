@@ -16,15 +16,19 @@ class TransformerXL(Encoding):
 
         a.R_{m-n} = sum_i [a_s sin(m w) + a_c cos(m w)] cos(n w) + [a_c sin(m w) - a_s cos(m w)] sin(n w),
 
-    so a term of all pairs is one matrix product: no [queries, keys, d] array, no gather, past and future keys and fractional positions alike.
+    so a term of all pairs is one matrix product: no [queries, keys, d] array, no gather, past and future keys and
+    fractional positions alike.
     """
 
     card = Card(
         id="transformer-xl",
         title="Transformer-XL",
-        summary="The four-term expansion made relative: sinusoids of m - n under their own key projection, and u, v in place of the query's position.",
-        plain="S(m,n) = c [q_m.k_n + q_m.(W R_{m-n}) + u.k_n + v.(W R_{m-n})], R_r = [sin(r w) | cos(r w)], w_i = 10000^(-2i/d)",
-        latex=r"S(m,n) = \frac{q_m^\top k_n + q_m^\top \tilde W_k R_{m-n} + u^\top k_n + v^\top \tilde W_k R_{m-n}}{\sqrt{d_h}}",
+        summary="The four-term expansion made relative: sinusoids of m - n under their own key projection, and u, v"
+        " in place of the query's position.",
+        plain="S(m,n) = c [q_m.k_n + q_m.(W R_{m-n}) + u.k_n + v.(W R_{m-n})], R_r = [sin(r w) | cos(r w)], w_i ="
+        " 10000^(-2i/d)",
+        latex=r"S(m,n) = \frac{q_m^\top k_n + q_m^\top \tilde W_k R_{m-n} + u^\top k_n + v^\top \tilde W_k"
+        r" R_{m-n}}{\sqrt{d_h}}",
         paper=Paper(
             "Transformer-XL: Attentive Language Models Beyond a Fixed-Length Context", "Dai et al.", 2019, "1901.02860"
         ),
@@ -66,7 +70,8 @@ class TransformerXL(Encoding):
         },
         invariants=Invariants(shift=True, toeplitz=True),
         even_width=True,
-        seed_article="'How Positional Encoding Evolved' calls this Shaw et al. 2018 and writes u^T W_q^T W_k x_n; it is Transformer-XL,"
+        seed_article="'How Positional Encoding Evolved' calls this Shaw et al. 2018 and writes u^T W_q^T W_k x_n; it"
+        " is Transformer-XL,"
         " u and v live in head space (u^T k_n, v^T W~_k R_{m-n}), and W~_k stays in both positional terms.",
     )
     dims = {

@@ -15,15 +15,18 @@ from models.encodings.t5 import BUCKETS, MAX_DISTANCE, bucket_bias
 class TUPE(Encoding):
     """S(m, n) = [q_m.k_n + (U_q p^_m).(U_k p^_n)] / sqrt(2 d_h) + b_h[bucket(n - m)], p^ = LayerNorm(p).
 
-    With `reset_cls` the positional part (both addends) of the first token's row is theta_1, and that of its column theta_2: [CLS] is no place.
+    With `reset_cls` the positional part (both addends) of the first token's row is theta_1, and that of its column
+    theta_2: [CLS] is no place.
     """
 
     card = Card(
         id="tupe",
         title="TUPE",
-        summary="Positions meet positions under projections of their own, added to content's score; an optional relative bias and a reset for [CLS].",
+        summary="Positions meet positions under projections of their own, added to content's score; an optional"
+        " relative bias and a reset for [CLS].",
         plain="S(m,n) = [q_m.k_n + (U_q p^_m).(U_k p^_n)]/sqrt(2 d_h) + b_h[bucket(n-m)], p^ = LayerNorm(table)",
-        latex=r"S(m,n) = \frac{q_m^\top k_n + (U_q \hat p_m)^\top (U_k \hat p_n)}{\sqrt{2 d_h}} + b_{h,\,\mathrm{bucket}(n-m)},\quad \hat p = \mathrm{LN}(p)",
+        latex=r"S(m,n) = \frac{q_m^\top k_n + (U_q \hat p_m)^\top (U_k \hat p_n)}{\sqrt{2 d_h}} +"
+        r" b_{h,\,\mathrm{bucket}(n-m)},\quad \hat p = \mathrm{LN}(p)",
         paper=Paper("Rethinking Positional Encoding in Language Pre-training", "Ke, He, Liu", 2021, "2006.15595"),
         aliases=("relative-3",),
         terms=(
@@ -96,7 +99,8 @@ class TUPE(Encoding):
             "reset": "row of position 0: theta_1; column of position 0, other rows: theta_2",
         },
         positions=PositionRule(integer=True, minimum=0, rows_of="table"),
-        seed_article="'How Positional Encoding Evolved' ascribes this form to the T5 paper; it is TUPE: terms 2 and 3 are removed, U_q and U_k project"
+        seed_article="'How Positional Encoding Evolved' ascribes this form to the T5 paper; it is TUPE: terms 2 and 3"
+        " are removed, U_q and U_k project"
         " positions, the bias is an optional addition, and both products are divided by sqrt(2 d_h).",
     )
     dims = {"scale": (), "position": ("heads", "queries", "keys"), "bias": ("heads", "queries", "keys")}
