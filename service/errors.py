@@ -15,8 +15,8 @@ Extra = str | int | float | bool | None | list[str] | list[int] | list[float]
 class ServiceError(Exception):
     """Something the service refuses or fails to do. `detail` says what came, what is allowed and how to get there.
 
-    `pointer` is a JSON pointer (or `query:<name>`, `header:<name>`) to the offending part; `extra` holds further members
-    of the problem document (RFC 9457), such as `limit` or `allowed`.
+    `pointer` is a JSON pointer (or `query:<name>`, `header:<name>`) to the offending part; `extra` holds further
+    members of the problem document (RFC 9457), such as `limit` or `allowed`.
     """
 
     status: ClassVar[int] = 500
@@ -46,6 +46,10 @@ class MethodNotAllowed(ServiceError):
     """The path exists, under another verb."""
 
     status, title, reason = 405, "Method not allowed", "method"
+
+    def __init__(self, method: str, allowed: Iterable[str]) -> None:
+        self.allowed = sorted(allowed)
+        super().__init__(f"{method[:20]} is not allowed here; allowed: {', '.join(self.allowed)}", allowed=self.allowed)
 
 
 class NotAcceptable(ServiceError):

@@ -1,0 +1,114 @@
+"""The command line: `python -m service`."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from service import __version__
+from service.settings import Settings, SettingsError, variables
+
+EXAMPLES = """
+python -m service                                       serve on http://127.0.0.1:8000
+ATTENTION_PORT=9000 python -m service                   on another port
+ATTENTION_HOST=0.0.0.0 ATTENTION_DEVICE=cuda python -m service
+ATTENTION_MODELS=exported:/srv/models python -m service  with more models
+python -m service encodings                             what would be served
+curl -s 127.0.0.1:8000/attention -H 'Content-Type: application/json' \\
+     -d '{"embeddings": [[0.9, 0.1], [0.2, 0.8]]}'       who attends to whom
+"""
+
+MISUSE = 2
+FAILED = 1
+
+
+def _epilog() -> str:
+    """Every variable, its default and its meaning, and examples. \b keeps click from rewrapping a paragraph."""
+    rows = variables()
+    width = max(len(name) for name, _, _ in rows)
+    settings = "\n".join(f"  {name:{width}}  {meaning} [{default}]" for name, default, meaning in rows)
+    examples = "\n".join("  " + line for line in EXAMPLES.strip().splitlines())
+    return f"\b\nEnvironment variables [default]:\n{settings}\n\n\b\nExamples:\n{examples}"
+
+
+cli = typer.Typer(
+    name="python -m service",
+    help="The attention scoring service: who attends to whom under a positional encoding.",
+    epilog=_epilog(),
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"max_content_width": 160, "help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    cli(prog_name="python -m service")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
+@cli.callback(invoke_without_command=True)
+def default(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        serve()
+
+
+@cli.command()
+def serve() -> None:
+    """Serve over HTTP until SIGTERM or Ctrl-C (the default)."""
+    settings = _settings()
+    from service.serve import run  # only now: it loads onnxruntime
+
+    raise typer.Exit(run(settings, Console(stderr=True)))
+
+
+@cli.command()
+def encodings() -> None:
+    """List the models and encodings that would be served, and what is wrong with those that would not."""
+    settings = _settings()
+    from service.catalogue import Catalogue
+
+    catalogue = Catalogue.read(settings.models)
+    for model in catalogue.models.values():
+        table = Table("encoding", "title", "parameters", title=f"model {model.name}", title_justify="left")
+        for encoding in model.encodings.values():
+            mark = " (default)" if encoding.id == model.default else ""
+            table.add_row(
+                encoding.id + mark, encoding.title, ", ".join(parameter.name for parameter in encoding.parameters)
+            )
+        Console().print(table)
+    for problem in catalogue.problems:
+        print(f"not served: {problem}", file=sys.stderr)
+    if not catalogue.models:
+        _fail(f"no exported models in {', '.join(map(str, settings.models))} (ATTENTION_MODELS)", FAILED)
+
+
+def _settings() -> Settings:
+    try:
+        return Settings.read()
+    except SettingsError as error:
+        _fail(str(error), MISUSE)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    print(message, file=sys.stderr)
+    raise typer.Exit(code)
+
+
+if __name__ == "__main__":
+    logging.captureWarnings(True)
+    main()

@@ -1,0 +1,144 @@
+"""Wiring only: settings -> catalogue -> engine -> routes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import onnxruntime
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+from starlette.routing import Route
+
+from service import __version__
+from service.admission import Limits as RequestLimits
+from service.catalogue import Catalogue
+from service.engine.batches import Limits as QueueLimits
+from service.engine.engine import Engine
+from service.engine.session import Sessions
+from service.lifecycle import Lifecycle
+from service.middleware import Observed
+from service.routes import encodings, failures, health, metrics, openapi
+from service.routes.attention import PATH, Attention
+from service.scoring import Scoring
+from service.settings import Settings
+from service.tables import TableCache
+from service.telemetry import OTHER, SessionLabels, Telemetry
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The parts of one running service; `app.state.service`."""
+
+    settings: Settings
+    catalogue: Catalogue
+    sessions: Sessions
+    engine: Engine
+    scoring: Scoring
+    lifecycle: Lifecycle
+    telemetry: Telemetry
+
+
+def create_app(
+    settings: Settings, *, sessions: Sessions | None = None, registry: CollectorRegistry | None = None
+) -> FastAPI:
+    """The whole application. Raises DeviceError where the device asked for cannot be had.
+
+    What takes time, starting the engine and warming the models up, is done by the app's lifespan, which raises NotReady
+    where a model fails.
+    """
+    service = _assemble(settings, sessions or Sessions(settings.device), registry or CollectorRegistry())
+    app = openapi.Application(service.catalogue, settings, lifespan=_lifespan)
+    app.state.service = service
+
+    device = device_name(service.sessions.provider)
+    routers = [
+        encodings.router(service.catalogue, openapi.PROBLEMS),
+        health.router(service.lifecycle, lambda: service.engine.alive, device, openapi.PROBLEMS),
+        metrics.router(service.telemetry.registry),
+        openapi.router(app),
+    ]
+    app.router.routes.append(Route(PATH, Attention(service.scoring, service.lifecycle, settings), methods=["POST"]))
+    for router in routers:
+        app.include_router(router)
+
+    routes = [*app.routes, *(route for router in routers for route in router.routes)]
+    paths = _Paths(route.path for route in routes if isinstance(route, Route))
+    failures.install(app, paths.shown)
+    service.telemetry.expect((*paths.all, OTHER), (PATH,), [one.id for one in service.catalogue.encodings])
+    app.add_middleware(Observed, telemetry=service.telemetry, lifecycle=service.lifecycle, endpoint=paths.template)
+    return app
+
+
+def device_name(provider: str) -> str:
+    """`cpu`, `cuda`."""
+    return provider.removesuffix("ExecutionProvider").lower()
+
+
+def _assemble(settings: Settings, sessions: Sessions, registry: CollectorRegistry) -> Service:
+    catalogue = Catalogue.read(settings.models)
+    telemetry = Telemetry(registry)
+    engine = Engine(
+        sessions,
+        limits=QueueLimits(settings.queue_jobs, settings.queue_cells, settings.request_cells),
+        workers=settings.workers or None,
+        observer=telemetry,
+    )
+    scoring = Scoring(
+        catalogue,
+        engine,
+        TableCache(sessions, settings.table_cache_bytes),
+        RequestLimits(cells=settings.request_cells),
+    )
+    lifecycle = Lifecycle(lambda: engine.health if catalogue.models else "no exported models were found")
+    telemetry.describe(version=__version__, onnxruntime=onnxruntime.__version__, device=device_name(sessions.provider))
+    telemetry.watch(
+        queued=lambda: engine.queued_jobs, inflight=lambda: lifecycle.inflight, ready=lambda: lifecycle.ready
+    )
+    return Service(settings, catalogue, sessions, engine, scoring, lifecycle, telemetry)
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    service: Service = app.state.service
+    await service.engine.start()
+    try:
+        await service.engine.warm_up(await service.scoring.samples())
+        service.telemetry.serve(_sessions(service))
+        service.lifecycle.warm = True
+        yield
+    finally:
+        service.lifecycle.drain()
+        await service.engine.stop(service.settings.drain_seconds)
+
+
+def _sessions(service: Service) -> Iterable[SessionLabels]:
+    for encoding in service.catalogue.encodings:
+        yield SessionLabels(
+            encoding.model,
+            encoding.id,
+            service.sessions.provider,
+            str(encoding.document.get("opset", "")),
+            encoding.graph.digest,
+        )
+
+
+class _Paths:
+    """The templates of all routes, and which one a path belongs to."""
+
+    def __init__(self, templates: Iterable[str]) -> None:
+        self.all = tuple(dict.fromkeys(templates))
+        self._exact = {path for path in self.all if "{" not in path}
+        self._prefixes = {path[: path.index("{")]: path for path in self.all if "{" in path}
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """Those worth suggesting."""
+        return tuple(path for path in self.all if not path.startswith(("/docs/", "/openapi")) and path != "/")
+
+    def template(self, path: str) -> str:
+        if path in self._exact:
+            return path
+        home, _, name = path.rpartition("/")
+        return self._prefixes.get(home + "/", OTHER) if name else OTHER

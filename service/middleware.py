@@ -1,0 +1,104 @@
+"""Around every request: its id, its time, its place in the metrics, and a problem document where it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.errors import ClientClosedRequest, Draining, MethodNotAllowed, NotReady, Overloaded, ServiceError
+from service.exchange import Exchange, header
+from service.lifecycle import Lifecycle
+from service.telemetry import Telemetry
+from service.wire import media, problem
+
+logger = logging.getLogger(__name__)
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class Observed:
+    """The outermost middleware. `endpoint` gives the route template of a path, for the metrics."""
+
+    def __init__(
+        self, app: ASGIApp, telemetry: Telemetry, lifecycle: Lifecycle, endpoint: Callable[[str], str]
+    ) -> None:
+        self.app = app
+        self.telemetry = telemetry
+        self.lifecycle = lifecycle
+        self.endpoint = endpoint
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        exchange = Exchange.begin(scope, self.endpoint(scope["path"]))
+        started = False
+
+        async def send_observed(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                exchange.status = message["status"]
+                message["headers"] = [*message.get("headers", ()), *self._headers(exchange)]
+            await send(message)
+
+        self.lifecycle.inflight += 1
+        try:
+            await self.app(scope, receive, send_observed)
+        except ServiceError as error:
+            await self._fail(error, exchange, scope, None if started else send_observed)
+        except asyncio.CancelledError:
+            exchange.status, exchange.reason = ClientClosedRequest.status, ClientClosedRequest.reason
+            raise
+        except Exception:
+            logger.exception("request %s failed", exchange.request_id)
+            failure = ServiceError(f"the service failed on this request; its log says why under {exchange.request_id}")
+            await self._fail(failure, exchange, scope, None if started else send_observed)
+            if started:
+                raise
+        finally:
+            self.lifecycle.inflight -= 1
+            now = time.perf_counter()
+            self.telemetry.finished(exchange, now - exchange.began)
+
+    def _headers(self, exchange: Exchange) -> Headers:
+        headers = [
+            (b"x-request-id", exchange.request_id.encode()),
+            (b"server-timing", exchange.server_timing.encode()),
+        ]
+        if exchange.close or self.lifecycle.draining:
+            headers.append((b"connection", b"close"))
+        return headers
+
+    async def _fail(self, error: ServiceError, exchange: Exchange, scope: Scope, send: Send | None) -> None:
+        exchange.reason, exchange.status, exchange.timings = error.reason, error.status, None
+        if send is None or isinstance(error, ClientClosedRequest):
+            return
+        # A client that asked leave to send its body, and never got it, may or may not send it now.
+        exchange.close |= not exchange.body_read and header(scope, b"expect") is not None
+        content = problem.encode(error, exchange.request_id)
+        headers = [
+            (b"content-type", media.PROBLEM.encode()),
+            (b"content-length", str(len(content)).encode()),
+            (b"cache-control", b"no-store"),
+            *_advice(error),
+        ]
+        await send({"type": "http.response.start", "status": error.status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else content})
+
+
+def _advice(error: ServiceError) -> Headers:
+    match error:
+        case Overloaded():
+            return [(b"retry-after", str(max(1, math.ceil(error.retry_after))).encode())]
+        case Draining() | NotReady():
+            return [(b"retry-after", b"1")]
+        case MethodNotAllowed():
+            return [(b"allow", ", ".join(error.allowed).encode())]
+        case _:
+            return []

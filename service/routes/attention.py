@@ -1,0 +1,97 @@
+"""`POST /attention`: plain ASGI, for it is the one endpoint whose speed counts; `openapi` documents it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from starlette.types import Receive, Scope, Send
+
+from service.errors import NotAcceptable, ServiceError
+from service.exchange import Exchange, header
+from service.lifecycle import Lifecycle
+from service.records import AttentionInput, AttentionOptions, Timings
+from service.routes import download, query, upload
+from service.routes.leaving import Leaving
+from service.scoring import Scoring
+from service.settings import Settings
+from service.telemetry import UNKNOWN
+from service.wire import answer, body, media
+
+PATH = "/attention"
+THREADED = 1 << 18
+"""Bytes from which a body is read on a thread."""
+
+
+class Attention:
+    """Who attends to whom, under one encoding or several."""
+
+    def __init__(self, scoring: Scoring, lifecycle: Lifecycle, settings: Settings) -> None:
+        self.scoring = scoring
+        self.lifecycle = lifecycle
+        self.settings = settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange.of(scope)
+        deadline = time.monotonic() + self.settings.deadline_seconds
+        exchange.encoding = UNKNOWN
+        self.lifecycle.check_open()
+        asked = query.parse(scope["query_string"])
+        exchange.encoding = self._label(asked.options, asked.options.encoding)
+        accepted = media.negotiate(header(scope, b"accept"))
+        body.check_dtype(accepted, asked.dtype)
+        kind = media.media_type(header(scope, b"content-type"))
+        content = await upload.read(scope, receive, self.settings.max_body_bytes, self.settings.body_seconds)
+        input = await self._decode(kind, content)
+        if accepted == media.JSON:
+            self._check_cells(self._least_cells(input, asked.options))
+
+        timings = Timings(decode=time.perf_counter() - exchange.began)
+        async with Leaving(receive):
+            result = await self.scoring.score(input, asked.options, timings, deadline)
+        computed = time.perf_counter()
+        if accepted == media.JSON:
+            self._check_cells(answer.cells(result))
+        pieces = await download.encode(accepted, result, asked.dtype)
+        timings.serialize = time.perf_counter() - computed
+        exchange.timings = timings
+        exchange.nonfinite = any(one.nonfinite_cells for one in result.results)
+        await download.send(send, accepted, pieces)
+        timings.serialize = time.perf_counter() - computed
+
+    async def _decode(self, kind: str, content: bytes | bytearray) -> AttentionInput:
+        limit = self.settings.max_body_bytes
+        if len(content) < THREADED:
+            return body.decode(kind, content, limit)
+        return await asyncio.to_thread(body.decode, kind, content, limit)
+
+    def _label(self, options: AttentionOptions, name: str | None) -> str:
+        """The id of an encoding, for the metrics."""
+        try:
+            return self.scoring.catalogue.model(options.model).encoding(name).id
+        except ServiceError:
+            return UNKNOWN
+
+    def _check_cells(self, cells: int) -> None:
+        limit = self.settings.json_cells
+        if cells > limit:
+            raise NotAcceptable(
+                f"the answer has {cells:,} numbers or more, too large for JSON (ATTENTION_JSON_CELLS is {limit:,}): "
+                f"ask for it with Accept: {' or '.join(media.BINARY)}, or for less with return=weights",
+                pointer="header:Accept",
+                limit=limit,
+                allowed=list(media.BINARY),
+            )
+
+    def _least_cells(self, input: AttentionInput, options: AttentionOptions) -> int:
+        """A lower bound of the answer's numbers, known before anything is computed."""
+        queries = input.embeddings if input.embeddings is not None else input.queries
+        keys = input.embeddings if input.embeddings is not None else input.keys
+        if queries is None or keys is None:
+            return 0
+        batch = len(queries) if queries.ndim == 3 else 1
+        matrices = sum(name != "output" for name in options.returns)
+        named = (name for name in (options.encoding, *options.compare) if name != "all")
+        encodings = len({self._label(options, name) for name in named})
+        cells: int = batch * (options.heads or 1) * queries.shape[-2] * keys.shape[-2] * matrices * encodings
+        return cells

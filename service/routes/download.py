@@ -1,0 +1,73 @@
+"""Answers onto the wire: in large pieces, without copies, and without holding up the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from starlette.types import Send
+
+from service.records import ScoringResult
+from service.wire import answer, body, media
+from service.wire.body import DType
+
+THREADED = 1 << 18
+"""Numbers from which binary formats are written on a thread: checksums and float16 take milliseconds there."""
+TURN = 0.002
+"""Seconds of writing JSON after which others get their turn: orjson holds the interpreter, a thread would not help."""
+PIECE = 1 << 16
+
+
+async def encode(kind: str, result: ScoringResult, dtype: DType) -> list[Any]:
+    """The answer in pieces to be sent one after the other."""
+    if kind == media.JSON:
+        return await _in_turns(body.encode(kind, result, dtype))
+    if answer.cells(result) > THREADED:
+        return _joined(await asyncio.to_thread(body.encode, kind, result, dtype))
+    return _joined(body.encode(kind, result, dtype))
+
+
+async def send(send: Send, kind: str, pieces: list[Any]) -> None:
+    size = sum(memoryview(piece).nbytes for piece in pieces)
+    headers = [
+        (b"content-type", kind.encode()),
+        (b"content-length", str(size).encode()),
+        (b"vary", b"Accept"),
+        (b"cache-control", b"no-store"),
+    ]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    for piece in pieces[:-1]:
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body", "body": pieces[-1]})
+
+
+async def _in_turns(parts: Iterable[bytes]) -> list[Any]:
+    collected, turn = [], time.perf_counter()
+    for part in parts:
+        collected.append(part)
+        if time.perf_counter() - turn > TURN:
+            await asyncio.sleep(0)
+            turn = time.perf_counter()
+    return _joined(collected)
+
+
+def _joined(parts: Iterable[Any]) -> list[Any]:
+    """Small pieces joined to larger ones; large ones as they are."""
+    joined: list[Any] = []
+    small: list[Any] = []
+    size = 0
+    for part in parts:
+        length = memoryview(part).nbytes
+        if length < PIECE:
+            small.append(part)
+            size += length
+        if small and (length >= PIECE or size >= PIECE):
+            joined.append(b"".join(small))
+            small, size = [], 0
+        if length >= PIECE:
+            joined.append(part)
+    if small:
+        joined.append(b"".join(small))
+    return joined

@@ -1,0 +1,111 @@
+"""The OpenAPI document and the page that shows it, which loads nothing from elsewhere."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.openapi.docs import get_swagger_ui_html
+from starlette.responses import HTMLResponse
+from starlette.types import StatefulLifespan
+
+from service import __version__
+from service.catalogue import Catalogue
+from service.errors import NotFound
+from service.routes import operation, samples
+from service.routes.attention import PATH
+from service.settings import Settings
+from service.wire import media
+
+DESCRIPTION = """
+*Given these token embeddings, who attends to whom under this positional encoding, and how does that change under
+another one?*
+
+`POST /attention` answers it; `GET /encodings` says what can be asked for. Every failure is a problem document
+(RFC 9457) that says what came, what is allowed and how to get there. Each answer carries `X-Request-ID` and
+`Server-Timing`.
+"""
+PROBLEMS: dict[int | str, Any] = {
+    "default": {
+        "description": "A failure, as a problem document (RFC 9457).",
+        "content": {media.PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }
+}
+STATIC = files("fastapi_offline") / "static"
+SWAGGER = {
+    # Its badge would send the document's address to a host on the internet.
+    "validatorUrl": None,
+    "tryItOutEnabled": True,
+    "displayRequestDuration": True,
+    "defaultModelsExpandDepth": 0,
+}
+
+
+class Application(FastAPI):
+    """FastAPI, with `POST /attention` in its OpenAPI document."""
+
+    def __init__(self, catalogue: Catalogue, settings: Settings, lifespan: StatefulLifespan[FastAPI] | Any) -> None:
+        super().__init__(
+            title="Attention scoring service",
+            version=__version__,
+            description=DESCRIPTION,
+            docs_url=None,
+            redoc_url=None,
+            redirect_slashes=False,
+            lifespan=lifespan,
+            swagger_ui_parameters=SWAGGER,
+        )
+        self._catalogue = catalogue
+        self._settings = settings
+
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            document = super().openapi()
+            document["paths"] = {
+                PATH: {"post": operation.attention(self._catalogue, self._settings)},
+                **document["paths"],
+            }
+            schemas = document.setdefault("components", {}).setdefault("schemas", {})
+            for unused in ("HTTPValidationError", "ValidationError"):
+                schemas.pop(unused, None)
+            for path in document["paths"].values():
+                for one in path.values():
+                    one["responses"].pop("422", None)
+            schemas.update(operation.SCHEMAS)
+        assert self.openapi_schema is not None
+        return self.openapi_schema
+
+
+def router(app: FastAPI) -> APIRouter:
+    """`/`, `/docs` and what that page loads."""
+    routes = APIRouter(include_in_schema=False)
+    assets = {
+        "swagger-ui-bundle.js": ("text/javascript", (STATIC / "swagger-ui-bundle.js").read_bytes),
+        "swagger-ui.css": ("text/css", (STATIC / "swagger-ui.css").read_bytes),
+        "example.npy": (media.NPY, samples.npy),
+        "example.npz": (media.NPZ, samples.npz),
+        "example.safetensors": (media.SAFETENSORS, samples.safetensors),
+    }
+
+    @routes.get("/")
+    @routes.get("/docs")
+    async def docs(request: Request) -> HTMLResponse:
+        root = request.scope.get("root_path", "")
+        return get_swagger_ui_html(
+            openapi_url=f"{root}{app.openapi_url}",
+            title=app.title,
+            swagger_js_url=f"{root}/docs/swagger-ui-bundle.js",
+            swagger_css_url=f"{root}/docs/swagger-ui.css",
+            swagger_favicon_url="data:,",
+            swagger_ui_parameters=app.swagger_ui_parameters,
+        )
+
+    @routes.get("/docs/{file}")
+    async def asset(file: str) -> Response:
+        if file not in assets:
+            raise NotFound(f"there is no {file[:80]!r} here; there are {', '.join(assets)}")
+        content_type, read = assets[file]
+        return Response(read(), media_type=content_type, headers={"cache-control": "max-age=3600"})
+
+    return routes

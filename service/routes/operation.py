@@ -1,0 +1,243 @@
+"""`POST /attention` in the words of OpenAPI."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from service.catalogue import Catalogue
+from service.errors import (
+    DeadlineExceeded,
+    Draining,
+    InvalidInput,
+    MalformedBody,
+    NotAcceptable,
+    Overloaded,
+    PayloadTooLarge,
+    ServiceError,
+    UnsupportedMediaType,
+)
+from service.records import DEFAULT_RETURN, RETURNABLE
+from service.routes import samples
+from service.routes.query import DTYPES
+from service.settings import Settings
+from service.wire import media
+
+DESCRIPTION = """
+Attention of every query to every key, under one encoding or several.
+
+**Body.** JSON, or arrays under the same names: `application/x-npz`, `application/vnd.safetensors`, or one array as
+`application/x-npy`. In binary formats a parameter of an encoding is an array named `ENCODING.NAME`, such as `t5.bias`.
+Files to try: [example.npy](docs/example.npy), [example.npz](docs/example.npz),
+[example.safetensors](docs/example.safetensors).
+
+**Answer.** By `Accept`: JSON, npz or safetensors. The arrays are `rope/weights`, `rope/scores`, `rope/terms/<term>`,
+`rope/output`; what JSON says beside the numbers is in the array `metadata` (npz: UTF-8 JSON as uint8) or the header's
+`metadata` (safetensors). Weights and scores are [heads, queries, keys], for a batch [batch, heads, queries, keys].
+Scores are those before the mask and the softmax. In JSON a number that is not finite is `null`; `nonfinite_cells`
+counts them.
+"""
+
+_NUMBERS = {"type": "array", "items": {"type": "number"}}
+_MATRIX = {"type": "array", "items": _NUMBERS}
+_STACK = {"type": "array", "items": _MATRIX}
+_ARRAY = {"type": "array", "items": {}}
+_EMBEDDINGS = {"anyOf": [_MATRIX, _STACK]}
+
+SCHEMAS: dict[str, Any] = {
+    "AttentionRequest": {
+        "type": "object",
+        "additionalProperties": False,
+        "description": "`embeddings`, or `queries` and `keys`, or `text`; everything else may be left out.",
+        "properties": {
+            "embeddings": {**_EMBEDDINGS, "description": "[tokens, width] or [batch, tokens, width]"},
+            "queries": {**_EMBEDDINGS, "description": "[queries, width] or [batch, queries, width]"},
+            "keys": {**_EMBEDDINGS, "description": "[keys, width] or [batch, keys, width]"},
+            "positions": {**_NUMBERS, "description": "one for each token; 0, 1, 2, ... by default"},
+            "query_positions": {**_NUMBERS, "description": "one for each query"},
+            "key_positions": {**_NUMBERS, "description": "one for each key"},
+            "mask": {
+                **_ARRAY,
+                "description": "true or 1 where a key may be seen: [keys], [queries, keys], [batch, keys], "
+                "[batch, queries, keys] or [batch, heads, queries, keys]",
+            },
+            "tokens": {"type": "array", "items": {"type": "string"}, "description": "names, returned as they came"},
+            "text": {"type": "string", "description": "instead of embeddings, for models with a tokenizer"},
+            "parameters": {
+                "type": "object",
+                "additionalProperties": {"anyOf": [{"type": "number"}, _ARRAY]},
+                "description": "arrays by ENCODING.NAME, such as t5.bias",
+            },
+        },
+    },
+    "AttentionResponse": {
+        "type": "object",
+        "required": ["model", "shape", "causal", "results", "timings"],
+        "properties": {
+            "model": {"type": "string"},
+            "shape": {"type": "object", "additionalProperties": {"type": "integer"}},
+            "causal": {"type": "boolean"},
+            "tokens": {"type": "array", "items": {"type": "string"}},
+            "skipped": {
+                "type": "object",
+                "additionalProperties": {"type": "string"},
+                "description": "encodings that compare=all left out, and why",
+            },
+            "results": {
+                "type": "array",
+                "description": "the first is the reference of a comparison",
+                "items": {
+                    "type": "object",
+                    "required": ["encoding", "parameters", "conventions", "nonfinite_cells"],
+                    "properties": {
+                        "encoding": {"type": "string"},
+                        "parameters": {"type": "object"},
+                        "conventions": {"type": "object", "additionalProperties": {"type": "string"}},
+                        "weights": {**_ARRAY, "description": "after the softmax; 0 where masked"},
+                        "scores": {**_ARRAY, "description": "before the mask and the softmax"},
+                        "terms": {
+                            "type": "object",
+                            "additionalProperties": _ARRAY,
+                            "description": "additive parts of the scores",
+                        },
+                        "output": {**_ARRAY, "description": "[queries, heads, head_dim]"},
+                        "nonfinite_cells": {"type": "integer"},
+                    },
+                },
+            },
+            "timings": {"type": "object", "additionalProperties": {"type": "number"}, "description": "milliseconds"},
+        },
+    },
+    "Problem": {
+        "type": "object",
+        "required": ["type", "title", "status", "detail", "request_id"],
+        "properties": {
+            "type": {"type": "string"},
+            "title": {"type": "string"},
+            "status": {"type": "integer"},
+            "detail": {"type": "string", "description": "what came, what is allowed, how to get there"},
+            "pointer": {
+                "type": "string",
+                "description": "the part at fault: a JSON pointer, query:<name> or header:<name>",
+            },
+            "request_id": {"type": "string"},
+        },
+        "additionalProperties": True,
+    },
+}
+
+_FAILURES: tuple[type[ServiceError], ...] = (
+    MalformedBody,
+    NotAcceptable,
+    PayloadTooLarge,
+    UnsupportedMediaType,
+    InvalidInput,
+    Overloaded,
+    Draining,
+    DeadlineExceeded,
+)
+
+
+def attention(catalogue: Catalogue, settings: Settings) -> dict[str, Any]:
+    """The operation object."""
+    binary = {"schema": {"type": "string", "format": "binary"}}
+    return {
+        "tags": ["attention"],
+        "summary": "Who attends to whom",
+        "description": DESCRIPTION + _limits(settings),
+        "operationId": "attention",
+        "parameters": _parameters(catalogue),
+        "requestBody": {
+            "required": True,
+            "content": {
+                media.JSON: {
+                    "schema": {"$ref": "#/components/schemas/AttentionRequest"},
+                    "examples": samples.requests(),
+                },
+                **{kind: binary for kind in media.READ if kind != media.JSON},
+            },
+        },
+        "responses": {
+            "200": {
+                "description": "The attention matrices.",
+                "headers": _headers("X-Request-ID", "Server-Timing"),
+                "content": {
+                    media.JSON: {
+                        "schema": {"$ref": "#/components/schemas/AttentionResponse"},
+                        "example": samples.answer(),
+                    },
+                    **dict.fromkeys(media.BINARY, binary),
+                },
+            },
+            **{str(failure.status): _failure(failure) for failure in _FAILURES},
+        },
+    }
+
+
+def _limits(settings: Settings) -> str:
+    return (
+        f"\n**Limits here.** Body {settings.max_body_bytes.human_readable()}; {settings.request_cells:,} numbers "
+        f"computed in one request; {settings.json_cells:,} in a JSON answer; "
+        f"{settings.deadline_seconds:g} s from arrival to answer.\n"
+    )
+
+
+def _parameters(catalogue: Catalogue) -> list[dict[str, Any]]:
+    names = sorted({name for model in catalogue.models.values() for name in model.names()})
+    return [
+        _query("encoding", "An id or an alias; by default the model's own.", _choice(names)),
+        _list("compare", "More encodings on the same input, separated by commas, or `all`.", [*names, "all"]),
+        _query("model", "By default `identity`.", _choice(catalogue.models)),
+        _query("heads", "Must divide the width (identity only).", {"type": "integer", "minimum": 1, "default": 1}),
+        _query("causal", "Keys after the query are hidden. By default the encoding's own.", {"type": "boolean"}),
+        _list("return", f"What to return; by default {','.join(DEFAULT_RETURN)}.", RETURNABLE),
+        _query("dtype", "Of a binary answer.", {**_choice(DTYPES), "default": DTYPES[0]}),
+        {
+            "name": "parameters",
+            "in": "query",
+            "style": "form",
+            "explode": True,
+            "description": "Scalar parameters of encodings, as `ENCODING.NAME=VALUE`: `rope.theta=500000`.",
+            "schema": {"type": "object", "additionalProperties": {"type": "string"}},
+            "examples": {
+                "none": {"summary": "the defaults", "value": {}},
+                "theta": {"summary": "another base for rope", "value": {"rope.theta": "500000"}},
+            },
+        },
+    ]
+
+
+def _query(name: str, description: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "in": "query", "description": description, "schema": schema}
+
+
+def _list(name: str, description: str, values: Iterable[str]) -> dict[str, Any]:
+    schema = {"type": "array", "items": _choice(values)}
+    return {**_query(name, description, schema), "style": "form", "explode": False}
+
+
+def _choice(values: Iterable[str]) -> dict[str, Any]:
+    return {"type": "string", "enum": list(values)}
+
+
+def _headers(*names: str) -> dict[str, Any]:
+    return {name: {"schema": {"type": "string"}} for name in names}
+
+
+def _failure(failure: type[ServiceError]) -> dict[str, Any]:
+    return {
+        "description": (failure.__doc__ or failure.title).split("\n")[0],
+        "headers": _headers("X-Request-ID", *(("Retry-After",) if failure in (Overloaded, Draining) else ())),
+        "content": {
+            media.PROBLEM: {
+                "schema": {"$ref": "#/components/schemas/Problem"},
+                "example": {
+                    "type": f"urn:attention:problem:{failure.reason}",
+                    "title": failure.title,
+                    "status": failure.status,
+                    "detail": failure.title,
+                    "request_id": "4f2c9d1e0a7b6c35",
+                },
+            }
+        },
+    }

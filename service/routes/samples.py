@@ -1,0 +1,81 @@
+"""The small request that the documentation sends, in every format."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save
+
+TOKENS = ["the", "cat", "sat", "down"]
+EMBEDDINGS = [[0.9, 0.1, -0.3, 0.4], [0.2, 0.8, 0.5, -0.1], [-0.4, 0.6, 0.7, 0.2], [0.1, -0.5, 0.3, 0.9]]
+
+
+def array() -> np.ndarray[Any, np.dtype[np.float32]]:
+    return np.array(EMBEDDINGS, dtype=np.float32)
+
+
+def npy() -> bytes:
+    file = io.BytesIO()
+    np.save(file, array())
+    return file.getvalue()
+
+
+def npz() -> bytes:
+    file = io.BytesIO()
+    np.savez(file, embeddings=array(), tokens=np.array(TOKENS))
+    return file.getvalue()
+
+
+def safetensors() -> bytes:
+    return save({"embeddings": array()})
+
+
+def requests() -> dict[str, dict[str, Any]]:
+    """JSON bodies by name, as OpenAPI examples; each works as it is, under the default encoding."""
+    return {
+        "sentence": {"summary": "Four tokens", "value": {"embeddings": EMBEDDINGS, "tokens": TOKENS}},
+        "positions": {
+            "summary": "Tokens further apart, the last one hidden",
+            "value": {"embeddings": EMBEDDINGS, "positions": [0, 10, 20, 30], "mask": [1, 1, 1, 0]},
+        },
+        "batch": {"summary": "A batch of two", "value": {"embeddings": [EMBEDDINGS, EMBEDDINGS[::-1]]}},
+        "cross": {
+            "summary": "One query against four keys",
+            "value": {
+                "queries": EMBEDDINGS[3:],
+                "keys": EMBEDDINGS,
+                "query_positions": [3],
+                "key_positions": [0, 1, 2, 3],
+            },
+        },
+    }
+
+
+def answer() -> dict[str, Any]:
+    """What the first of `requests` is answered with under `rope`, its numbers rounded."""
+    return {
+        "model": "identity",
+        "shape": {"heads": 1, "queries": 4, "keys": 4, "head_dim": 4},
+        "causal": False,
+        "tokens": TOKENS,
+        "results": [
+            {
+                "encoding": "rope",
+                "parameters": {"theta": 10000.0, "rotary_fraction": 1.0, "layout": "interleaved"},
+                "conventions": {"scale": "1/sqrt(head_dim)"},
+                "weights": [[[0.33, 0.21, 0.2, 0.26]] * 4],
+                "scores": [[[0.53, 0.06, 0.05, 0.28]] * 4],
+                "nonfinite_cells": 0,
+            }
+        ],
+        "timings": {
+            "decode_ms": 0.1,
+            "queue_ms": 0.05,
+            "batch_assembly_ms": 0.01,
+            "compute_ms": 0.06,
+            "postprocess_ms": 0.02,
+            "batch_jobs": 1,
+        },
+    }

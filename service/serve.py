@@ -1,0 +1,82 @@
+"""A whole run of the service: from settings to the exit code."""
+
+from __future__ import annotations
+
+import logging
+import socket
+
+import uvicorn
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.table import Table
+
+from service import __version__
+from service.app import Service, create_app, device_name
+from service.engine.device import DeviceError
+from service.server import PortTaken, Server, bind
+from service.settings import Settings
+
+OK, FAILED = 0, 1
+
+
+def run(settings: Settings, console: Console) -> int:
+    """Serves until it is told to end. The exit code is 0 where every request that was taken got its answer."""
+    _log(settings, console)
+    try:
+        listening = bind(settings)
+        app = create_app(settings)
+    except (PortTaken, DeviceError) as error:
+        console.print(f"[bold red]{error}", highlight=False)
+        return FAILED
+    service: Service = app.state.service
+    config = uvicorn.Config(
+        app,
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=settings.keep_alive_seconds,
+        timeout_graceful_shutdown=1,  # the server has waited for its requests by then
+    )
+    server = Server(config, service.lifecycle, settings.drain_seconds, lambda: _announce(console, service, listening))
+    try:
+        server.run(sockets=[listening])
+    except SystemExit:  # uvicorn's way to say that the lifespan failed; its log has the reason
+        return FAILED
+    if not server.drained:
+        console.print(
+            f"[bold red]some requests were cut off after {settings.drain_seconds:g} s (ATTENTION_DRAIN_SECONDS)"
+        )
+        return FAILED
+    return OK
+
+
+def _announce(console: Console, service: Service, listening: socket.socket) -> None:
+    host, port = listening.getsockname()[:2]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    device = device_name(service.sessions.provider)
+    console.print(f"[bold]Attention scoring service {__version__}[/] at [bold]{url}[/]", highlight=False)
+    console.print(f"Documentation at {url}/docs, metrics at {url}/metrics", highlight=False, soft_wrap=True)
+    console.print(f"Computing on {device}, {service.engine.workers} worker threads", highlight=False)
+    table = Table("model", "encodings", box=None, padding=(0, 2, 0, 0))
+    for model in service.catalogue.models.values():
+        table.add_row(model.name, ", ".join(model.encodings))
+    if service.catalogue.models:
+        console.print(table)
+    else:
+        folders = ", ".join(map(str, service.settings.models))
+        console.print(f"[bold red]no exported models in {folders} (ATTENTION_MODELS): not ready", highlight=False)
+    for problem in service.catalogue.problems:
+        console.print(f"[yellow]not served: {problem}", highlight=False)
+
+
+def _log(settings: Settings, console: Console) -> None:
+    logging.basicConfig(
+        level=settings.log_level.upper(),
+        format="%(message)s",
+        datefmt="[%X]",
+        handlers=[RichHandler(console=console, show_path=False)],
+        force=True,
+    )
+    for chatty in ("uvicorn.error", "asyncio"):
+        logging.getLogger(chatty).setLevel(max(logging.WARNING, logging.getLogger().level))

@@ -1,0 +1,84 @@
+"""The HTTP server: uvicorn, which at SIGTERM first lets everything finish that it has taken."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+
+from service.lifecycle import Lifecycle
+from service.settings import Settings
+
+NOTICE = 0.25
+"""Seconds at least between refusing work and closing the door: whoever asks after readiness learns of it, and idle
+connections that are just sending a request get an answer that tells them to go elsewhere."""
+
+
+class PortTaken(Exception):
+    """The address cannot be listened on; the message says why."""
+
+
+class Server(uvicorn.Server):
+    """Drains before it shuts down: while requests are under way it goes on accepting connections, so that health checks
+    see it is not ready and new work is refused in words rather than by a reset.
+
+    `announce` is called once it listens.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, lifecycle: Lifecycle, drain_seconds: float, announce: Callable[[], None]
+    ) -> None:
+        super().__init__(config)
+        self.lifecycle = lifecycle
+        self.drain_seconds = drain_seconds
+        self.announce = announce
+        self.drained = True
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal drains, a second one ends without waiting. Neither is raised again afterwards, as uvicorn
+        would: the exit code is ours."""
+        if self.should_exit:
+            self.force_exit = True
+        self.lifecycle.drain()
+        self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.announce()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.lifecycle.drain()
+        await asyncio.sleep(NOTICE)
+        self.drained = await self._idle(self.drain_seconds)
+        for server in self.servers:
+            server.close()
+        # What was accepted in the last moment still gets its refusal.
+        await asyncio.sleep(0)
+        await self._idle(1.0)
+        await super().shutdown(sockets)
+
+    async def _idle(self, timeout: float) -> bool:
+        waited = 0.0
+        while self.lifecycle.inflight and waited < timeout and not self.force_exit:
+            await asyncio.sleep(0.01)
+            waited += 0.01
+        return not self.lifecycle.inflight
+
+
+def bind(settings: Settings) -> socket.socket:
+    """The socket to listen on, taken before any model is read. Raises PortTaken."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    taken = socket.socket(family, socket.SOCK_STREAM)
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        taken.bind((settings.host, settings.port))
+    except OSError as error:
+        taken.close()
+        raise PortTaken(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}. "
+            "Choose another with ATTENTION_PORT (0 takes a free one) or ATTENTION_HOST."
+        ) from error
+    return taken
