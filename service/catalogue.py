@@ -268,9 +268,7 @@ def _pair(scores: _File, tables: _File) -> Encoding:
                 **scores.document,
                 "id": scores.document["encoding"],
                 "graph": Graph(f"{scores.document['model']}.{scores.document['encoding']}", scores.path, scores.digest),
-                "positions_graph": PositionsGraph(
-                    tables.path, tables.digest, tables.inputs, tables.reads, tables.outputs
-                ),
+                "positions_graph": _positions_graph(tables),
                 "document": scores.document,
             }
         )
@@ -278,7 +276,7 @@ def _pair(scores: _File, tables: _File) -> Encoding:
         reasons = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_url=False)]
         raise FileError(f"its metadata is wrong: {'; '.join(reasons)}") from error
 
-    given = set(tables.outputs)
+    given = set(encoding.positions_graph.tables)
     missing = sorted(given ^ {f"table.{name}" for name in encoding.tables})
     if missing:
         raise FileError(f"the tables of its metadata and the outputs of {tables.path.name} differ in {missing}")
@@ -286,6 +284,10 @@ def _pair(scores: _File, tables: _File) -> Encoding:
     unknown = sorted(set(tables.inputs) - known)
     if unknown:
         raise FileError(f"{tables.path.name} needs {unknown}, which its metadata does not describe")
+    lists = {f"expected.{parameter.name}" for parameter in encoding.parameters if parameter.kind == "numbers"}
+    unknown = sorted(set(encoding.positions_graph.expected) - lists)
+    if unknown:
+        raise FileError(f"{tables.path.name} gives {unknown}, but its metadata has no such list")
     unknown = sorted(set(scores.inputs) - {"queries", "keys", "visible"} - given)
     if unknown:
         raise FileError(f"needs {unknown}, which {tables.path.name} does not give")
@@ -300,6 +302,12 @@ def _pair(scores: _File, tables: _File) -> Encoding:
     if rows_of is not None and encoding.parameter(rows_of) is None:
         raise FileError(f"its positions are rows of {rows_of!r}, which is none of its parameters")
     return encoding
+
+
+def _positions_graph(file: _File) -> PositionsGraph:
+    expected = tuple(name for name in file.outputs if name.startswith("expected."))
+    tables = tuple(name for name in file.outputs if name not in expected)
+    return PositionsGraph(file.path, file.digest, file.inputs, file.reads, tables, expected)
 
 
 def _check_family(encoding: Encoding, others: Mapping[str, Encoding]) -> None:

@@ -72,7 +72,7 @@ class Initial:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of an encoding, an input of its positions graph."""
+    """One parameter of an encoding, an input of its positions graph. A number without a default is optional."""
 
     name: str
     kind: Literal["number", "integer", "flag", "choice", "numbers", "array"]
@@ -90,8 +90,9 @@ class Parameter:
         if self.kind == "choice" and self.default not in self.choices:
             raise ValueError(f"parameter {self.name!r}: the default {self.default!r} is none of {list(self.choices)}")
         wanted: dict[str, type | tuple[type, ...]] = {"number": (int, float), "integer": int, "flag": bool}
-        if self.kind in wanted and not isinstance(self.default, wanted[self.kind]):
-            raise ValueError(f"parameter {self.name!r}: {self.default!r} is no default for a {self.kind}")
+        optional = self.kind == "number" and self.default is None
+        if self.kind in wanted and not optional and not isinstance(self.default, wanted[self.kind]):
+            raise ValueError(f"parameter {self.name!r}: {self.default!r} is no default of kind {self.kind!r}")
         if self.kind == "array" and (not self.shape or self.initial is None):
             raise ValueError(f"parameter {self.name!r}: an array needs `shape` and `initial`")
         for axis in self.shape:
@@ -123,9 +124,9 @@ class Paper:
 
 @dataclass(frozen=True, slots=True)
 class PositionsGraph:
-    """A positions graph on disk; `tables` are its outputs (`table.<name>`).
+    """A positions graph on disk. All of `inputs` must be fed; what it computes depends on those in `reads` alone.
 
-    All of `inputs` must be fed; what it computes depends on those in `reads` alone.
+    Its outputs: `tables` (`table.<name>`), and `expected` (`expected.<parameter>`), how many entries a list must have.
     """
 
     path: Path
@@ -133,6 +134,7 @@ class PositionsGraph:
     inputs: tuple[str, ...]
     reads: frozenset[str]
     tables: tuple[str, ...]
+    expected: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,12 +51,13 @@ class ResolvedParameters:
     """Every parameter of one encoding. Equal `digest` means equal values; `report` is JSON-able.
 
     Default arrays are drawn only when `feeds` is called: where the tables are known already, nobody needs them.
-    `elements` is how many numbers `feeds` may have to draw.
+    `elements` is how many numbers `feeds` may have to draw. `pointers` says where the request set what it set.
     """
 
     digest: str
     report: Mapping[str, Any]
     elements: int
+    pointers: Mapping[str, str]
     _values: Mapping[str, np.ndarray]
     _defaults: Mapping[str, tuple[Initial, tuple[int, ...]]]
     _arrays: DefaultArrays
@@ -171,7 +172,7 @@ class Parameters:
                 report[name] = {"shape": list(shape), "source": f"default: {parameter.initial}"}
                 digest.update(f"{name}={parameter.initial!r}{shape};".encode())
         elements = sum(prod(shape) for _, shape in defaults.values())
-        return ResolvedParameters(digest.hexdigest(), report, elements, values, defaults, self._arrays)
+        return ResolvedParameters(digest.hexdigest(), report, elements, given.pointers, values, defaults, self._arrays)
 
     def _check_default(self, dotted: str, parameter: Parameter, shape: tuple[int, ...]) -> None:
         if prod(shape) > self.largest:
@@ -350,10 +351,11 @@ def _check_range(parameter: Parameter, dotted: str, number: float, pointer: str 
     raise ParameterOutOfRange(f"{dotted} is {number:,}; allowed: {allowed}", pointer=pointer, minimum=low, maximum=high)
 
 
-def _default(parameter: Parameter) -> float | int | bool | str | tuple[float, ...]:
+def _default(parameter: Parameter) -> float | int | bool | str | tuple[float, ...] | None:
     if parameter.kind == "numbers":
         return tuple(map(float, parameter.default)) if isinstance(parameter.default, tuple) else ()
-    assert parameter.default is not None
+    if parameter.default is None:
+        return None
     assert not isinstance(parameter.default, tuple)
     return float(parameter.default) if parameter.kind == "number" else parameter.default
 
@@ -361,7 +363,7 @@ def _default(parameter: Parameter) -> float | int | bool | str | tuple[float, ..
 def _feed(parameter: Parameter, value: Any) -> np.ndarray:
     match parameter.kind:
         case "number":
-            feed = np.array(value, dtype=np.float64)
+            feed = np.array(math.nan if value is None else value, dtype=np.float64)
         case "integer":
             feed = np.array(value, dtype=np.int64)
         case "flag":

@@ -272,7 +272,7 @@ def _outputs(encoding: Encoding, returns: Sequence[str]) -> tuple[str, ...]:
 
 
 def _encodings(model: Model, options: AttentionOptions) -> tuple[list[Encoding], set[str]]:
-    """The encodings asked for, the reference first, and the ids of those that may be left out: no name insists on them."""
+    """The encodings asked for, the reference first; and the ids of those that only `all` asks for."""
     everything = any(name.strip().lower() == "all" for name in options.compare)
     reference = model.encoding(options.encoding)
     named = [model.encoding(name, pointer="query:compare") for name in options.compare if name.strip().lower() != "all"]

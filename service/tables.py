@@ -15,7 +15,7 @@ import numpy as np
 from service.cache import Cache
 from service.encoding import Encoding
 from service.engine.job import Tables
-from service.errors import ModelFailed
+from service.errors import InvalidInput, ModelFailed
 from service.parameters import ResolvedParameters
 from service.positions import Positions
 
@@ -88,7 +88,10 @@ class TableCache:
         return self.cache.get(needs.key)
 
     async def tables(self, needs: Needs) -> Tables:
-        """These tables, by the scores graph's input names (`table.scale`); read-only. Raises ModelFailed."""
+        """These tables, by the scores graph's input names (`table.scale`); read-only.
+
+        Raises InvalidInput for a list parameter of a wrong length, which only the graph knows; ModelFailed.
+        """
         found = self.get(needs)
         if found is not None:
             return found
@@ -118,12 +121,26 @@ class TableCache:
         }
         try:
             session = self._sessions.positions(graph.path)
-            results = session.run(list(graph.tables), {name: feeds[name] for name in graph.inputs})
+            names = [*graph.expected, *graph.tables]
+            results = dict(zip(names, session.run(names, {name: feeds[name] for name in graph.inputs}), strict=True))
         except Exception as error:  # onnxruntime's errors share no other base
             raise ModelFailed(f"the position tables of {needs.encoding.name} could not be computed: {error}") from error
-        arrays = dict(zip(graph.tables, results, strict=True))
+        for name in graph.expected:
+            self._check_length(needs, name.removeprefix("expected."), feeds, int(results[name]))
+        arrays = {name: results[name] for name in graph.tables}
         for array in arrays.values():
             array.flags.writeable = False
         tables = Tables(needs.key, MappingProxyType(arrays))
         self.cache.put(needs.key, tables, sum(array.nbytes for array in arrays.values()) + 1024)
         return tables
+
+    @staticmethod
+    def _check_length(needs: Needs, name: str, feeds: Mapping[str, np.ndarray], expected: int) -> None:
+        entries = len(feeds[f"parameter.{name}"])
+        if entries not in (1, expected):
+            raise InvalidInput(
+                f"{needs.encoding.id}.{name} has {entries} entries; allowed: {expected}, one for each under head_dim "
+                f"{needs.head_dim}, or 1 for all",
+                pointer=needs.parameters.pointers.get(name),
+                allowed=sorted({1, expected}),
+            )

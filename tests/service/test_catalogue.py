@@ -143,6 +143,10 @@ def add_input(model: onnx.ModelProto, document: dict[str, Any]) -> None:
     model.graph.input.add(name="table.unheard")
 
 
+def expect_strength(model: onnx.ModelProto, document: dict[str, Any]) -> None:
+    model.graph.output.add(name="expected.strength")
+
+
 @pytest.mark.parametrize(
     ("which", "how", "reason"),
     [
@@ -156,7 +160,9 @@ def add_input(model: onnx.ModelProto, document: dict[str, Any]) -> None:
         (0, entries(title=7), "title: Input should be a valid string"),
         (0, entries(causal="sometimes"), "causal: Input should be 'either' or 'required'"),
         (0, parameter(default=10), "'strength': the default 10 is outside 0 to 9"),
-        (0, parameter(default=None), "'strength': None is no default for a number"),
+        (0, parameter(default="much"), "'strength': 'much' is no default of kind 'number'"),
+        (0, parameter(kind="integer", default=None), "'strength': None is no default of kind 'integer'"),
+        (1, expect_strength, "gives ['expected.strength'], but its metadata has no such list"),
         (0, parameter(kind="colour"), "kind: Input should be"),
         (0, parameter(kind="choice", choices=["a"]), "'strength': the default 1.0 is none of"),
         (0, parameter(kind="array"), "an array needs `shape` and `initial`"),

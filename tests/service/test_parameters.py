@@ -38,8 +38,9 @@ SHAW = tiny.encoding(
     Parameter("keys", "array", shape=("rows", "head_dim"), sizes={"rows": Size(33, 1, 99, 2, 1)}, initial=NORMAL),
     Parameter("values", "array", shape=("rows", "head_dim"), sizes={"rows": Size(33, 1, 99, 2, 1)}, initial=NORMAL),
 )
+YARN = tiny.encoding("yarn", Parameter("attention_factor", "number", minimum=0.0, maximum=9.0))
 NONE = tiny.encoding("none")
-MODEL = Model("identity", {one.id: one for one in (ROPE, T5, LEARNED, SHAW, NONE)}, "rope")
+MODEL = Model("identity", {one.id: one for one in (ROPE, T5, LEARNED, SHAW, YARN, NONE)}, "rope")
 SIZES = Sizes(heads=4, head_dim=8, positions=10)
 
 
@@ -94,6 +95,14 @@ def test_the_body_sets_arrays_and_scalars() -> None:
     np.testing.assert_array_equal(resolved["t5"].feeds()["parameter.bias"], bias)
     assert resolved["rope"].report["theta"] == 1.1
     assert resolved["rope"].report["factors"] == [1.1, 2.2]
+
+
+def test_a_number_without_a_default_is_fed_as_nan_unless_it_is_given() -> None:
+    assert np.isnan(resolve(YARN)["yarn"].feeds()["parameter.attention_factor"])
+    assert resolve(YARN)["yarn"].report == {"attention_factor": None}
+    given = resolve(YARN, scalars={"yarn.attention_factor": "1.5"})["yarn"]
+    assert given.feeds()["parameter.attention_factor"] == 1.5
+    assert given.report == {"attention_factor": 1.5}
 
 
 def test_feeds_cannot_be_written_to() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from service.catalogue import Catalogue, Model
@@ -231,6 +231,24 @@ def test_parameters_reach_the_scores(served: Served) -> None:
     assert coarse.scores[0, 16, 0] == 15
 
 
+def test_a_list_has_one_entry_for_each_pair_or_one_for_all(served: Served) -> None:
+    x = AttentionInput(embeddings=array(5, 8))
+
+    def scores(factors: str) -> np.ndarray:
+        scalars = {"rope-longrope.short_factor": factors}
+        found = served.score(x, encoding="rope-longrope", heads=1, scalars=scalars).results[0].scores
+        assert found is not None
+        return found
+
+    np.testing.assert_array_equal(scores("2"), scores("2,2,2,2"))
+    assert np.abs(scores("2,2,2,2") - scores("2,2,2,3")).max() > 1e-6
+    with pytest.raises(InvalidInput) as caught:
+        scores("1,2,3")
+    assert caught.value.detail.startswith("rope-longrope.short_factor has 3 entries; allowed: 4, one for each")
+    assert caught.value.pointer == "query:rope-longrope.short_factor"
+    assert caught.value.extra == {"allowed": [1, 4]}
+
+
 def test_a_request_without_a_batch_has_answers_without_one(served: Served) -> None:
     alone = served.score(AttentionInput(embeddings=array(5, 8)), heads=2, returns=RETURNABLE)
     batch = served.score(AttentionInput(embeddings=array(5, 8)[None]), heads=2, returns=RETURNABLE)
@@ -302,6 +320,71 @@ def test_64_requests_in_flight_equal_the_same_requests_alone(served: Served) -> 
             assert (result.terms is not None) == ("terms" in options.returns)
             for name, value in arrays(result).items():
                 np.testing.assert_allclose(value, arrays(expected)[name], rtol=1e-6, atol=1e-6)
+
+
+@st.composite
+def anything(draw: st.DrawFn) -> tuple[AttentionInput, dict[str, Any]]:
+    """Arrays that are finite, as `wire` guarantees; here and there an axis too long, too short or too many."""
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    batch, queries, keys, width = draw(
+        st.tuples(st.sampled_from([(), (2,)]), *[st.integers(1, 5)] * 2, st.sampled_from([4, 8]))
+    )
+    wrong = st.sampled_from([False] * 15 + [True])
+
+    def some(*shape: int) -> np.ndarray:
+        sizes = [draw(st.integers(0, 9)) if draw(wrong) else size for size in shape]
+        if draw(wrong):
+            sizes = draw(st.sampled_from([sizes[1:], [1, *sizes]]))
+        return random.integers(-1, 4, sizes).astype(np.float32)
+
+    parts: dict[str, Any] = {}
+    if draw(st.booleans()):
+        queries = keys
+        parts["embeddings"] = some(*batch, keys, width)
+        if draw(st.booleans()):
+            parts["positions"] = some(keys).astype(np.float64)
+    else:
+        parts |= {"queries": some(*batch, queries, width), "keys": some(*batch, keys, width)}
+        if draw(st.booleans()):
+            parts["key_positions"] = some(keys).astype(np.float64)
+    masks = [(keys,), (queries, keys), (*batch, keys), (*batch, queries, keys), (*(batch or (1,)), 2, queries, keys)]
+    if draw(st.booleans()):
+        parts["mask"] = some(*draw(st.sampled_from(masks))) > 0
+    encodings = [IDENTITY.encoding(name) for name in draw(st.lists(st.sampled_from(ENCODINGS), min_size=1, max_size=3))]
+    sizes = {"heads": 2, "head_dim": width // 2, "width": width, "positions": 9}
+    scalars, arrays = {}, {}
+    for encoding in encodings:
+        for parameter in encoding.parameters:
+            name = f"{encoding.id}.{parameter.name}"
+            if draw(st.integers(0, 3)):
+                continue
+            if parameter.kind != "array" or draw(wrong):
+                scalars[name] = draw(st.sampled_from(["1", "2", "8", "2,3", "half", "true", "1e9", "-1"]))
+            else:
+                arrays[name] = some(*(sizes.get(str(axis), draw(st.integers(1, 9))) for axis in parameter.shape))
+    options = {
+        "encoding": encodings[0].id,
+        "compare": (*(encoding.id for encoding in encodings[1:]), *draw(st.sampled_from([(), ("all",)]))),
+        "heads": draw(st.sampled_from([1, 2, 2, 2, 2, 4, 3])),
+        "causal": draw(st.sampled_from([None, True, False])),
+        "returns": tuple(draw(st.lists(st.sampled_from(RETURNABLE), min_size=1))),
+        "scalars": scalars,
+    }
+    return AttentionInput(**parts, parameters=arrays), options
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(anything())
+def test_whatever_comes_is_answered_or_refused_and_never_fails_in_the_model(
+    served: Served, request_: tuple[AttentionInput, dict[str, Any]]
+) -> None:
+    input, options = request_
+    try:
+        assert served.score(input, **options).results
+    except (InvalidInput, PayloadTooLarge) as error:
+        event(f"refused: {error.pointer}")
+    else:
+        event("answered")
 
 
 # What the engine is asked
