@@ -161,7 +161,12 @@ class Batches(Generic[E]):
             return None
         batch: Batch[E] = Batch([], [], "idle")
         while self._order and not batch.entries:
-            self._fill(batch, self._groups[next(iter(self._order)).group], now)
+            oldest = next(iter(self._order))
+            if oldest.late(now):
+                batch.expired.append(oldest)
+                self._take(oldest)
+            else:
+                self._fill(batch, self._groups[oldest.group], now)
         return batch
 
     def _fill(self, batch: Batch[E], group: OrderedDict[E, None], now: float) -> None:

@@ -42,18 +42,12 @@ class Compute:
         try:
             return list(self._run(jobs, trigger))
         except Exception as error:
+            name, reason = jobs[0].graph.name, f"{type(error).__name__}: {str(error)[:400]}"
             if len(jobs) > 1:
-                logger.warning(
-                    "a batch of %d jobs for %s failed, running them one by one: %s",
-                    len(jobs),
-                    jobs[0].graph.name,
-                    error,
-                )
+                logger.warning("a batch of %d jobs for %s failed, running them one by one: %s", len(jobs), name, reason)
                 return [result for job in jobs for result in self([job], "rerun")]
-            logger.error("%s failed: %r", jobs[0].graph.name, error)
-            failure = ModelFailed(
-                f"{jobs[0].graph.name} failed on this input: {type(error).__name__}: {str(error)[:400]}"
-            )
+            logger.error("%s failed: %s", name, reason)
+            failure = ModelFailed(f"{name} failed on this input: {reason}")
             failure.__cause__ = error
             return [failure]
 

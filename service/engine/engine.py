@@ -186,7 +186,10 @@ class Engine:
             pending.fail(Draining(f"shutting down; this was not computed within the {timeout:g} s given to finish"))
         self._count_dropped(len(self._workers.end()), Draining.reason)
         # A run that nobody waits for any more may still be going on.
-        return await _within(self._workers_ended, timeout - (time.monotonic() - began)) and drained
+        if not await _within(self._workers_ended, timeout - (time.monotonic() - began)):
+            return False
+        self._workers.join()
+        return drained
 
     # Requests, on the event loop
 

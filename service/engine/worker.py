@@ -85,6 +85,11 @@ class Workers(Generic[E]):
             self._condition.notify_all()
             return self.batches.clear()
 
+    def join(self) -> None:
+        """Waits the last microseconds of threads that have said that they end."""
+        for thread in self._threads:
+            thread.join()
+
     @property
     def alive(self) -> bool:
         return all(thread.is_alive() for thread in self._threads)

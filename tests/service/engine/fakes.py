@@ -47,13 +47,14 @@ class Broken(Exception):
 
 @dataclass
 class FakeRunner:
-    """Answers each cell with its job's mark. `fails` is asked for each run, with the marks in it; `gate` holds runs
-    back.
+    """Answers each cell with its job's mark. `fails` is asked for each run, with the marks in it. A run waits for the
+    gate of its first mark in `gates`, or else for `gate`.
     """
 
     provider: str = "CPUExecutionProvider"
     fails: Callable[[list[float]], BaseException | None] = lambda _: None
     gate: threading.Event | None = None
+    gates: dict[float, threading.Event] = field(default_factory=dict)
     runs: list[list[float]] = field(default_factory=list)
     entered: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
 
@@ -64,7 +65,8 @@ class FakeRunner:
         here = [float(item.flat[0]) for item in queries]
         self.runs.append(here)
         self.entered.release()
-        if self.gate is not None and not self.gate.wait(PATIENCE):
+        gate = self.gates.get(here[0], self.gate)
+        if gate is not None and not gate.wait(PATIENCE):
             raise TimeoutError("the test never opened the gate")
         error = self.fails(here)
         if error is not None:

@@ -199,7 +199,7 @@ def test_a_queue_of_expired_entries_gives_a_batch_of_nothing_else() -> None:
     assert len(batches) == 0
 
 
-@given(st.lists(st.tuples(st.integers(1, 10**7), st.floats(1e-5, 1.0)), min_size=200, max_size=300))
+@given(st.lists(st.tuples(st.integers(1, 10**7), st.floats(1e-5, 1.0)), min_size=30, max_size=40))
 def test_the_estimate_lies_between_the_slowest_and_the_fastest_runs_seen(runs: list[tuple[int, float]]) -> None:
     throughput = Throughput(keep=0.5)
     for cells, seconds in runs:

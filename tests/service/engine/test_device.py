@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from service.engine.device import CPU, CUDA, DeviceError, Provider, choose, cuda_problem, usable_cores
+
+PROBLEM = cuda_problem(Provider(CUDA))
+
+
+def test_the_cpu_is_the_cpu() -> None:
+    assert choose("cpu") == Provider(CPU)
+    assert choose("cpu").chain == [CPU]
+
+
+@pytest.mark.skipif(PROBLEM is None, reason="this machine has a GPU that works")
+def test_cuda_that_is_not_there_fails_the_start_and_says_what_is_missing() -> None:
+    with pytest.raises(DeviceError, match=r"libcuda|libcublas|no usable GPU|without CUDA"):
+        choose("cuda")
+
+
+@pytest.mark.skipif(PROBLEM is None, reason="this machine has a GPU that works")
+def test_auto_takes_the_cpu_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
+    assert choose("auto") == Provider(CPU)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.skipif(PROBLEM is not None, reason=f"{PROBLEM}")
+def test_cuda_that_works_is_taken_without_tf32() -> None:
+    assert choose("auto") == choose("cuda") == Provider(CUDA, {"use_tf32": "0"})
+
+
+def test_no_more_cores_are_used_than_the_process_may() -> None:
+    assert 1 <= usable_cores() <= (os.cpu_count() or 1)
