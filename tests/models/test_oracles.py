@@ -1,0 +1,58 @@
+"""Exported graphs beside independent answers: see `tests/oracles`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from models.encodings import ENCODINGS
+from tests.oracles import ORACLES
+from tests.oracles.answer import Oracle
+from tests.oracles.errors import CACHE, Errors, cases, errors
+
+SCORES = 1e-5  # relative to the largest score
+SOFTMAX = 1e-6
+# A weight moves by at most half of what the scores move, and the rounding of float32 scores grows with their size. So
+# weights are held to 1e-6 where scores stay below 16, as in any attention that is not yet one-hot, and in proportion to
+# the largest score beyond (integer, ALiBi at far distances).
+WEIGHTS = 1e-6
+ORDINARY = 16.0
+
+EVERY = [
+    pytest.param(encoding, oracle, id=f"{encoding}-{oracle.name}")
+    for encoding in ORACLES
+    for oracle in ORACLES[encoding]
+]
+
+
+@pytest.mark.parametrize(("encoding", "oracle"), EVERY)
+def test_exported_graphs_give_the_oracles_numbers(encoding: str, oracle: Oracle) -> None:
+    for seed, case in enumerate(cases(encoding, oracle)):
+        found = errors(case, oracle.answer(case))
+        assert not excess(found), f"case {seed}: {excess(found)}"
+
+
+def excess(found: Errors) -> dict[str, tuple[float, float]]:
+    """What exceeds its tolerance, as (found, allowed)."""
+    weights = WEIGHTS * max(1.0, found.size / ORDINARY)
+    allowed = Errors(SCORES, weights, 2 * weights, SCORES, SOFTMAX)
+    pairs = {
+        name: (getattr(found, name), getattr(allowed, name))
+        for name in ("scores", "weights", "output", "terms", "softmax")
+    }
+    return {name: (error, limit) for name, (error, limit) in pairs.items() if not error <= limit}
+
+
+def test_every_encoding_has_a_formula_of_its_own_and_at_least_200_cases() -> None:
+    assert set(ORACLES) == {encoding.card.id for encoding in ENCODINGS}
+    for encoding, oracles in ORACLES.items():
+        assert oracles[0].name.startswith("formula"), encoding
+        assert sum(oracle.cases for oracle in oracles) >= 200, encoding
+
+
+def test_documented_errors_name_the_oracles_of_today() -> None:
+    written = [(row["encoding"], row["oracle"]) for row in json.loads(CACHE.read_text())]
+    assert written == [(encoding, oracle.name) for encoding in ORACLES for oracle in ORACLES[encoding]], (
+        "run python -m tests.oracles --write"
+    )

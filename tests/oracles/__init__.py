@@ -1,0 +1,25 @@
+"""Who else says what an encoding's scores are: libraries where one has it, and always the formula in plain Python.
+
+Nothing here imports `models`: the numbers of an exported graph are compared with numbers that were made another way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tests.oracles import absolute, alibi, deberta, none, rope, shaw, t5, transformer_xl, tupe
+from tests.oracles.answer import Oracle
+
+ORACLES: Mapping[str, tuple[Oracle, ...]] = {
+    "none": none.ORACLES,
+    "integer": absolute.INTEGER,
+    "sinusoidal": absolute.SINUSOIDAL,
+    "learned": absolute.LEARNED,
+    "shaw": shaw.ORACLES,
+    "transformer-xl": transformer_xl.ORACLES,
+    "t5": t5.ORACLES,
+    "tupe": tupe.ORACLES,
+    "deberta": deberta.ORACLES,
+    "rope": rope.ORACLES,
+    "alibi": alibi.ORACLES,
+}

@@ -1,0 +1,135 @@
+"""DeBERTa, equations 3 and 4 of He et al. 2021."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from transformers.models.deberta import modeling_deberta as v1
+from transformers.models.deberta.configuration_deberta import DebertaConfig
+from transformers.models.deberta_v2 import modeling_deberta_v2 as v2
+from transformers.models.deberta_v2.configuration_deberta_v2 import DebertaV2Config
+
+from tests.oracles import hugging_face as hf
+from tests.oracles.answer import Answer, Oracle
+from tests.oracles.case import Case, Domain, Sizes
+from tests.oracles.loop import Pair, Vector, dot, loop
+
+
+def formula(case: Case) -> Answer:
+    """[q.k + q.K^r[delta(m, n)] + k.Q^r[delta']] / sqrt(3 d_h).
+
+    delta' is delta(n, m) in the paper and delta(m, n) in everything that was released.
+    """
+    k_r, q_r = _projected(case, "w_kr"), _projected(case, "w_qr")
+    k = len(case.array("table")) // 2
+
+    def delta(i: float, j: float) -> int:
+        """Equation 3."""
+        if i - j <= -k:
+            return 0
+        if i - j >= k:
+            return 2 * k - 1
+        return int(i - j) + k
+
+    def terms(pair: Pair) -> dict[str, float]:
+        scale = 1 / math.sqrt(3 * len(pair.q))
+        as_paper = case.parameters["p2c_index"] == "paper"
+        third = delta(pair.n, pair.m) if as_paper else delta(pair.m, pair.n)
+        return {
+            "content-content": scale * dot(pair.q, pair.k),
+            "content-position": scale * dot(pair.q, k_r(pair.head, delta(pair.m, pair.n))),
+            "position-content": scale * dot(pair.k, q_r(pair.head, third)),
+        }
+
+    return loop(terms)(case)
+
+
+def _projected(case: Case, name: str) -> Callable[[int, int], Vector]:
+    known: dict[tuple[int, int], Vector] = {}
+
+    def projected(head: int, row: int) -> Vector:
+        if (head, row) not in known:
+            known[head, row] = case.array(name)[head] @ case.array("table")[row]
+        return known[head, row]
+
+    return projected
+
+
+def deberta(case: Case) -> Answer:
+    """DisentangledSelfAttention of version 1."""
+    config = DebertaConfig(
+        hidden_size=case.width,
+        num_attention_heads=case.heads,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        relative_attention=True,
+        max_relative_positions=len(case.array("table")) // 2,
+        pos_att_type=["c2p", "p2c"],
+    )
+    module = v1.DisentangledSelfAttention(config).eval()
+    hf.identity_by_head(module.in_proj, case.heads)
+    _copy(case, module.pos_proj, module.pos_q_proj)
+    x = hf.hidden(case)
+    with torch.no_grad():
+        output, probabilities = module.double()(
+            x, hf.visible(case), True, None, v1.build_relative_position(x, x), hf.tensor(case.array("table"))
+        )
+    return hf.answer(case, probabilities, output)
+
+
+def deberta_v2(case: Case) -> Answer:
+    """DisentangledSelfAttention of version 2, without its logarithmic buckets."""
+    config = DebertaV2Config(
+        hidden_size=case.width,
+        num_attention_heads=case.heads,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        relative_attention=True,
+        max_relative_positions=len(case.array("table")) // 2,
+        position_buckets=-1,
+        pos_att_type=["c2p", "p2c"],
+    )
+    module = v2.DisentangledSelfAttention(config).eval()
+    hf.identity(module.query_proj, module.key_proj, module.value_proj)
+    _copy(case, module.pos_key_proj, module.pos_query_proj)
+    x = hf.hidden(case)
+    with torch.no_grad():
+        output, probabilities = module.double()(
+            x, hf.visible(case), True, None, v2.build_relative_position(x, x), hf.tensor(case.array("table"))
+        )
+    return hf.answer(case, probabilities, output)
+
+
+def _copy(case: Case, keys: torch.nn.Linear, queries: torch.nn.Linear) -> None:
+    for layer, name in ((keys, "w_kr"), (queries, "w_qr")):
+        layer.weight.data = hf.tensor(case.array(name)).flatten(0, 1)
+        if layer.bias is not None:
+            layer.bias.data.zero_()
+
+
+def _small(shape: Callable[[Sizes], tuple[int, ...]]) -> Callable[[np.random.Generator, Sizes], np.ndarray]:
+    """Noise that keeps the projected vectors of the size of the content, whatever the width."""
+    return lambda rng, sizes: rng.normal(size=shape(sizes)) / math.sqrt(sizes.width)
+
+
+PROJECTIONS = {name: _small(lambda sizes: (sizes.heads, sizes.head_dim, sizes.width)) for name in ("w_kr", "w_qr")}
+ANYTHING = Domain(
+    "any queries, keys and positions; future keys; either mask; both indices",
+    head_dims=(2, 4, 6, 8, 16),
+    parameters=PROJECTIONS,
+)
+CONSECUTIVE = Domain(
+    "self-attention, consecutive positions, either mask, the released index",
+    self_attention=True,
+    positions=("from 0", "offset", "negative"),
+    head_dims=(2, 4, 6, 8, 16),
+    parameters={**PROJECTIONS, "p2c_index": "released"},
+)
+ORACLES = (
+    Oracle("formula, pair by pair", formula, ANYTHING, 200),
+    Oracle("transformers DisentangledSelfAttention (deberta)", deberta, CONSECUTIVE, 60),
+    Oracle("transformers DisentangledSelfAttention (deberta-v2)", deberta_v2, CONSECUTIVE, 60),
+)

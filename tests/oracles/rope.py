@@ -1,0 +1,296 @@
+"""RoPE (Su et al. 2021), in complex numbers."""
+
+from __future__ import annotations
+
+import cmath
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from rotary_embedding_torch import RotaryEmbedding
+from transformers.models.gpt_neox.configuration_gpt_neox import GPTNeoXConfig
+from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXAttention, GPTNeoXRotaryEmbedding
+from transformers.models.gptj.configuration_gptj import GPTJConfig
+from transformers.models.gptj.modeling_gptj import GPTJAttention, create_sinusoidal_positions
+from transformers.models.llama.configuration_llama import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaAttention, LlamaRotaryEmbedding
+from transformers.models.phi.configuration_phi import PhiConfig
+from transformers.models.phi.modeling_phi import PhiAttention, PhiRotaryEmbedding
+from transformers.models.roformer.configuration_roformer import RoFormerConfig
+from transformers.models.roformer.modeling_roformer import RoFormerSelfAttention, RoFormerSinusoidalPositionalEmbedding
+
+from tests.oracles import hugging_face as hf
+from tests.oracles.answer import Answer, Oracle, from_scores
+from tests.oracles.case import Case, Domain, log_uniform, share
+from tests.oracles.loop import Pair, Vector, dot, loop
+from tests.oracles.lucidrains import RotaryEmbedding as XRotaryEmbedding
+from tests.oracles.lucidrains import apply_rotary_pos_emb
+
+
+@dataclass(frozen=True)
+class Turning:
+    """Radians per position of each pair of components, and the factor `a` that some members put on q and k."""
+
+    theta: Sequence[float]
+    a: float = 1.0
+
+
+def formula(turning: Callable[[Case], Turning]) -> Callable[[Case], Answer]:
+    """S(m, n) = c [a^2 Re sum_i q_i conj(k_i) e^{i (m - n) theta_i} + what does not turn], by thirds of the pairs."""
+
+    def answer(case: Case) -> Answer:
+        how = turning(case)
+
+        def terms(pair: Pair) -> dict[str, float]:
+            count = len(how.theta)
+            q, k = complex_pairs(pair.q, count, case), complex_pairs(pair.k, count, case)
+            turned = [
+                pair.c * how.a**2 * (q_i * k_i.conjugate() * cmath.exp(1j * (pair.m - pair.n) * theta)).real
+                for q_i, k_i, theta in zip(q, k, how.theta, strict=True)
+            ]
+            band = [3 * i // count for i in range(count)]
+            return {
+                name: math.fsum(part for part, third in zip(turned, band, strict=True) if third == index)
+                for index, name in enumerate(("fast", "medium", "slow"))
+            } | {"unrotated": pair.c * dot(pair.q[2 * count :], pair.k[2 * count :])}
+
+        return loop(terms)(case)
+
+    return answer
+
+
+def complex_pairs(x: Vector, count: int, case: Case) -> list[complex]:
+    """Components (2i, 2i + 1), or (i, i + D/2), as one number."""
+    if case.parameters["layout"] == "interleaved":
+        return [complex(x[2 * i], x[2 * i + 1]) for i in range(count)]
+    return [complex(x[i], x[i + count]) for i in range(count)]
+
+
+def pair_count(case: Case) -> int:
+    """D / 2, D the rotary fraction of the head, rounded down to an even number."""
+    return int(case.number("rotary_fraction") * case.head_dim) // 2
+
+
+def plain(case: Case) -> Turning:
+    """theta_i = b^(-2i/D)"""
+    count = pair_count(case)
+    return Turning([case.number("theta") ** (-i / count) for i in range(count)])
+
+
+def rope_parameters(case: Case, rope_type: str = "default", **more: Any) -> dict[str, Any]:
+    """As Hugging Face configurations spell them."""
+    return {
+        "rope_type": rope_type,
+        "rope_theta": case.number("theta"),
+        "partial_rotary_factor": case.number("rotary_fraction"),
+        **more,
+    }
+
+
+def llama(case: Case, rope_type: str = "default", longest: int = 1 << 20, **more: Any) -> Answer:
+    """LlamaAttention: half layout, whole heads."""
+    config = LlamaConfig(
+        hidden_size=case.width,
+        num_attention_heads=case.heads,
+        num_key_value_heads=case.heads,
+        head_dim=case.head_dim,
+        max_position_embeddings=longest,
+        rope_parameters=rope_parameters(case, rope_type, **more),
+        attn_implementation="eager",
+    )
+    module = LlamaAttention(config, layer_idx=0).double().eval()
+    hf.identity(module.q_proj, module.k_proj, module.v_proj, module.o_proj)
+    x = hf.hidden(case)
+    with torch.no_grad():
+        places = LlamaRotaryEmbedding(config)(x, torch.from_numpy(case.n)[None])
+        output, probabilities = module.double()(x, places, hf.additive(case))
+    return hf.answer(case, probabilities, output)
+
+
+def phi(case: Case) -> Answer:
+    """PhiAttention: half layout, part of each head."""
+    config = PhiConfig(
+        hidden_size=case.width,
+        num_attention_heads=case.heads,
+        rope_parameters=rope_parameters(case),
+        attention_dropout=0.0,
+        attn_implementation="eager",
+    )
+    module = PhiAttention(config, layer_idx=0).eval()
+    hf.identity(module.q_proj, module.k_proj, module.v_proj, module.dense)
+    x = hf.hidden(case)
+    with torch.no_grad():
+        places = PhiRotaryEmbedding(config)(x, torch.from_numpy(case.n)[None])
+        output, probabilities = module.double()(x, places, hf.additive(case))
+    return hf.answer(case, probabilities, output)
+
+
+def gpt_neox(case: Case) -> Answer:
+    """GPTNeoXAttention: half layout, part of each head."""
+    config = GPTNeoXConfig(
+        hidden_size=case.width,
+        num_attention_heads=case.heads,
+        rope_parameters=rope_parameters(case),
+        attention_dropout=0.0,
+        attn_implementation="eager",
+    )
+    module = GPTNeoXAttention(config, layer_idx=0).eval()
+    hf.identity_by_head(module.query_key_value, case.heads)
+    hf.identity(module.dense)
+    x = hf.hidden(case)
+    with torch.no_grad():
+        places = GPTNeoXRotaryEmbedding(config)(x, torch.from_numpy(case.n)[None])
+        output, probabilities = module.double()(x, hf.additive(case), position_embeddings=places)
+    return hf.answer(case, probabilities, output)
+
+
+def gptj(case: Case) -> Answer:
+    """GPTJAttention: interleaved, part of each head, theta 10000."""
+    rotary = 2 * pair_count(case)
+    config = GPTJConfig(
+        n_embd=case.width,
+        n_head=case.heads,
+        rotary_dim=rotary,
+        attn_pdrop=0.0,
+        resid_pdrop=0.0,
+        attn_implementation="eager",
+    )
+    module = GPTJAttention(config, layer_idx=0).eval()
+    hf.identity(module.q_proj, module.k_proj, module.v_proj, module.out_proj)
+    n = torch.from_numpy(case.n).long()
+    sines, cosines = create_sinusoidal_positions(int(n.max()) + 1, rotary)[n].double()[None].chunk(2, dim=-1)
+    with torch.no_grad():
+        output, probabilities = module.double()(hf.hidden(case), (sines, cosines), hf.additive(case))
+    return hf.answer(case, probabilities, output)
+
+
+def roformer(case: Case) -> Answer:
+    """RoFormerSelfAttention: interleaved, whole heads, theta 10000."""
+    config = RoFormerConfig(
+        hidden_size=case.width,
+        num_attention_heads=case.heads,
+        attention_probs_dropout_prob=0.0,
+        rotary_value=False,
+        attn_implementation="eager",
+    )
+    module = RoFormerSelfAttention(config).eval()
+    hf.identity(module.query, module.key, module.value)
+    n = torch.from_numpy(case.n).long()
+    table = RoFormerSinusoidalPositionalEmbedding(int(n.max()) + 1, case.head_dim)
+    table.weight.data = table.create_weight()
+    with torch.no_grad():
+        output, probabilities = module.double()(
+            hf.hidden(case), hf.additive(case), table(torch.Size(()), position_ids=n).double()
+        )
+    return hf.answer(case, probabilities, output)
+
+
+def rotary_embedding_torch(case: Case) -> Answer:
+    """RotaryEmbedding: interleaved, part of each head. Raw scores."""
+    module = RotaryEmbedding(2 * pair_count(case), theta=case.number("theta"), cache_if_possible=False).double()
+
+    def rotated(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        turned: torch.Tensor = module.rotate_queries_or_keys(x.transpose(1, 2), offset=int(at[0]))
+        return turned
+
+    return _raw(case, rotated)
+
+
+def x_transformers(case: Case) -> Answer:
+    """RotaryEmbedding: interleaved, part of each head, any positions. Raw scores."""
+    module = XRotaryEmbedding(2 * pair_count(case), base=case.number("theta")).double()
+
+    def rotated(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        angles, _ = module(at)
+        turned: torch.Tensor = apply_rotary_pos_emb(x.transpose(1, 2), angles)
+        return turned
+
+    return _raw(case, rotated)
+
+
+def _raw(case: Case, rotated: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Answer:
+    with torch.no_grad():
+        q = rotated(torch.from_numpy(case.queries), torch.from_numpy(case.m))
+        k = rotated(torch.from_numpy(case.keys), torch.from_numpy(case.n))
+        return from_scores(case, (q @ k.transpose(-1, -2) / math.sqrt(case.head_dim)).numpy())
+
+
+PARAMETERS: Mapping[str, Any] = {
+    "theta": log_uniform(10, 1e6),
+    "rotary_fraction": lambda rng, sizes: float(rng.choice((1.0, 1.0, 0.5, 0.25, 0.0, rng.random()))),
+}
+WHOLE = {**PARAMETERS, "rotary_fraction": 1.0}
+PARTIAL = {**PARAMETERS, "rotary_fraction": share(0.25, 0.5, 1.0)}
+ANYTHING = Domain(
+    "any queries, keys and positions; future keys; either mask; both layouts; any share of the head",
+    parameters=PARAMETERS,
+)
+
+
+def library(description: str, **changes: Any) -> Domain:
+    """Self-attention near position 0, where a library's float32 angles are good to 1e-6."""
+    return Domain(
+        f"self-attention from position 0, either mask; {description}; float32 angles",
+        self_attention=True,
+        positions=("from 0",),
+        longest=40,
+        heads=(1, 2, 3, 4),
+        **changes,
+    )
+
+
+ORACLES = (
+    Oracle("formula, pair by pair, complex numbers", formula(plain), ANYTHING, 200),
+    Oracle(
+        "transformers LlamaAttention", llama, library("half, whole heads", parameters={**WHOLE, "layout": "half"}), 60
+    ),
+    Oracle(
+        "transformers GPTNeoXAttention",
+        gpt_neox,
+        library("half, part of each head", parameters={**PARTIAL, "layout": "half"}, head_dims=(8, 16, 32, 64)),
+        60,
+    ),
+    Oracle(
+        "transformers PhiAttention",
+        phi,
+        library("half, part of each head", parameters={**PARTIAL, "layout": "half"}, head_dims=(8, 16, 32, 64)),
+        60,
+    ),
+    Oracle(
+        "transformers GPTJAttention",
+        gptj,
+        library(
+            "interleaved, part of each head, theta 10000",
+            parameters={**PARTIAL, "layout": "interleaved", "theta": 10000.0},
+            head_dims=(8, 16, 32, 64),
+        ),
+        60,
+    ),
+    Oracle(
+        "transformers RoFormerSelfAttention",
+        roformer,
+        library(
+            "interleaved, whole heads, theta 10000",
+            parameters={**WHOLE, "layout": "interleaved", "theta": 10000.0},
+        ),
+        60,
+    ),
+    Oracle(
+        "rotary-embedding-torch RotaryEmbedding",
+        rotary_embedding_torch,
+        library(
+            "interleaved, part of each head", parameters={**PARTIAL, "layout": "interleaved"}, head_dims=(16, 32, 64)
+        ),
+        60,
+    ),
+    Oracle(
+        "x-transformers RotaryEmbedding",
+        x_transformers,
+        library(
+            "interleaved, part of each head", parameters={**PARTIAL, "layout": "interleaved"}, head_dims=(16, 32, 64)
+        ),
+        60,
+    ),
+)
