@@ -59,7 +59,8 @@ def create_app(
         metrics.router(service.telemetry.registry),
         openapi.router(app),
     ]
-    app.router.routes.append(Route(PATH, Attention(service.scoring, service.lifecycle, settings), methods=["POST"]))
+    attention = Attention(service.scoring, service.lifecycle, settings)
+    app.router.routes.append(Route(PATH, attention, methods=["POST"]))  # for the 405; the middleware calls it directly
     for router in routers:
         app.include_router(router)
 
@@ -67,7 +68,13 @@ def create_app(
     paths = _Paths(route.path for route in routes if isinstance(route, Route))
     failures.install(app, paths.shown)
     service.telemetry.expect((*paths.all, OTHER), (PATH,), [one.id for one in service.catalogue.encodings])
-    app.add_middleware(Observed, telemetry=service.telemetry, lifecycle=service.lifecycle, endpoint=paths.template)
+    app.add_middleware(
+        Observed,
+        telemetry=service.telemetry,
+        lifecycle=service.lifecycle,
+        endpoint=paths.template,
+        direct={("POST", PATH): attention},
+    )
     return app
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import secrets
 import time
@@ -14,6 +15,8 @@ from service.records import Timings
 Scope = MutableMapping[str, Any]
 
 _KEY = "attention.exchange"
+# Asking the system for randomness each time would let go of the interpreter each time.
+_PROCESS, _numbers = secrets.token_hex(6), itertools.count(1)
 _SANE = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 
 
@@ -46,7 +49,7 @@ class Exchange:
     def begin(cls, scope: Scope, endpoint: str) -> Exchange:
         """Takes the client's own request id where it is a sane one."""
         sent = header(scope, b"x-request-id")
-        request_id = sent if sent is not None and _SANE.fullmatch(sent) else secrets.token_hex(8)
+        request_id = sent if sent is not None and _SANE.fullmatch(sent) else f"{_PROCESS}-{next(_numbers):06x}"
         scope[_KEY] = exchange = cls(request_id, endpoint)
         return exchange
 

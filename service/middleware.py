@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -22,12 +22,22 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class Observed:
-    """The outermost middleware. `endpoint` gives the route template of a path, for the metrics."""
+    """The outermost middleware. `endpoint` gives the route template of a path, for the metrics.
+
+    `direct` are endpoints, by method and path, that are called past the framework's own layers, which cost as much as a
+    small request takes to answer.
+    """
 
     def __init__(
-        self, app: ASGIApp, telemetry: Telemetry, lifecycle: Lifecycle, endpoint: Callable[[str], str]
+        self,
+        app: ASGIApp,
+        telemetry: Telemetry,
+        lifecycle: Lifecycle,
+        endpoint: Callable[[str], str],
+        direct: Mapping[tuple[str, str], ASGIApp],
     ) -> None:
         self.app = app
+        self.direct = direct
         self.telemetry = telemetry
         self.lifecycle = lifecycle
         self.endpoint = endpoint
@@ -36,7 +46,9 @@ class Observed:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        exchange = Exchange.begin(scope, self.endpoint(scope["path"]))
+        path = scope["path"]
+        app = self.direct.get((scope["method"], path), self.app)
+        exchange = Exchange.begin(scope, self.endpoint(path))
         started = False
 
         async def send_observed(message: Message) -> None:
@@ -49,7 +61,7 @@ class Observed:
 
         self.lifecycle.inflight += 1
         try:
-            await self.app(scope, receive, send_observed)
+            await app(scope, receive, send_observed)
         except ServiceError as error:
             await self._fail(error, exchange, scope, None if started else send_observed)
         except asyncio.CancelledError:
