@@ -44,7 +44,9 @@ class Attention:
         content = await upload.read(scope, receive, self.settings.max_body_bytes, self.settings.body_seconds)
         input = await self._decode(kind, content)
         if accepted == media.JSON:
-            self._check_cells(self._least_cells(input, asked.options))
+            least = self._least_cells(input, asked.options)
+            if least <= self.settings.request_cells:  # else no format helps, and scoring says so
+                self._check_cells(least)
 
         timings = Timings(decode=time.perf_counter() - exchange.began)
         async with Leaving(receive):

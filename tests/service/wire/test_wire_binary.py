@@ -24,13 +24,13 @@ from tests.service import samples
 from tests.service.samples import Array
 
 LIMIT = 1 << 20
-BINARY = {
+Pack = Callable[[Array], bytes]
+BINARY: dict[str, Pack] = {
     media.NPY: samples.npy,
     media.NPZ: lambda array: samples.npz(embeddings=array),
     media.SAFETENSORS: lambda array: samples.tensors(embeddings=array),
 }
 formats = pytest.mark.parametrize(("kind", "pack"), BINARY.items())
-Pack = Callable[[Array], bytes]
 floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
@@ -145,7 +145,7 @@ def test_other_types_are_refused_by_name(kind: str, dtype: str) -> None:
 def test_a_header_that_claims_another_size_is_refused_before_anything_is_made_of_it(shape: tuple[int, ...]) -> None:
     file = io.BytesIO()
     header = {"descr": "<f4", "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(file, header)  # type: ignore[no-untyped-call]
+    np.lib.format.write_array_header_1_0(file, header)
     refusal(media.NPY, file.getvalue() + bytes(64), MalformedBody)
 
 

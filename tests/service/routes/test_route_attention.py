@@ -1,0 +1,234 @@
+"""`POST /attention` as its clients see it."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+import safetensors.numpy
+from starlette.testclient import TestClient
+
+from service.wire import media
+from tests.service import counts, samples
+
+ROWS = [[0.9, 0.1, -0.3, 0.4], [0.2, 0.8, 0.5, -0.1], [-0.4, 0.6, 0.7, 0.2]]
+
+
+def ask(client: TestClient, document: Any = None, *, query: str = "", **headers: str) -> Any:
+    body = orjson.dumps({"embeddings": ROWS} if document is None else document)
+    return client.post(f"/attention?{query}", content=body, headers={"content-type": media.JSON, **headers})
+
+
+def send(client: TestClient, content: bytes, content_type: str, query: str = "", accept: str = media.JSON) -> Any:
+    return client.post(f"/attention?{query}", content=content, headers={"content-type": content_type, "accept": accept})
+
+
+def test_the_default_is_identity_under_rope_with_one_head(client: TestClient) -> None:
+    answer = ask(client).json()
+    assert answer["model"] == "identity"
+    assert answer["shape"] == {"heads": 1, "queries": 3, "keys": 3, "head_dim": 4}
+    (result,) = answer["results"]
+    assert result["encoding"] == "rope"
+    assert result["parameters"]["theta"] == 10000.0
+    np.testing.assert_allclose(np.sum(result["weights"], axis=-1), 1, atol=1e-6)
+    assert "terms" not in result
+    assert "output" not in result
+
+
+def test_scores_of_no_encoding_are_the_scaled_products_of_the_embeddings(client: TestClient) -> None:
+    scores = ask(client, query="encoding=none").json()["results"][0]["scores"]
+    x = np.array(ROWS)
+    np.testing.assert_allclose(scores[0], x @ x.T / 2, atol=1e-6)
+
+
+def test_every_format_in_and_out_gives_the_same_numbers(client: TestClient) -> None:
+    x = np.array(ROWS, np.float32)
+    query = "heads=2&return=weights,scores,terms,output&compare=t5,alibi"
+    expected = send(client, samples.npy(x), media.NPY, query).json()
+    bodies = {
+        media.NPY: samples.npy(x),
+        media.NPZ: samples.npz(embeddings=x),
+        media.SAFETENSORS: samples.tensors(embeddings=x),
+        media.JSON: orjson.dumps({"embeddings": x}, option=orjson.OPT_SERIALIZE_NUMPY),
+    }
+    for kind, content in bodies.items():
+        for accept in media.BINARY:
+            answer = send(client, content, kind, query, accept)
+            assert answer.headers["content-type"] == accept
+            arrays = (
+                np.load(io.BytesIO(answer.content)) if accept == media.NPZ else safetensors.numpy.load(answer.content)
+            )
+            for one in expected["results"]:
+                name = one["encoding"]
+                for part in ("weights", "scores", "output"):
+                    np.testing.assert_array_equal(arrays[f"{name}/{part}"], np.array(one[part], np.float32))
+                for term, values in one["terms"].items():
+                    np.testing.assert_array_equal(arrays[f"{name}/terms/{term}"], np.array(values, np.float32))
+
+
+def test_a_batch_keeps_its_axis(client: TestClient) -> None:
+    answer = ask(client, {"embeddings": [ROWS, ROWS[::-1]]}).json()
+    assert answer["shape"]["batch"] == 2
+    alone = ask(client).json()
+    np.testing.assert_allclose(answer["results"][0]["weights"][0], alone["results"][0]["weights"], atol=1e-6)
+
+
+def test_compare_gives_the_reference_first_and_each_once(client: TestClient) -> None:
+    answer = ask(client, query="encoding=alibi&compare=none,rope&compare=t5&compare=alibi").json()
+    assert [one["encoding"] for one in answer["results"]] == ["alibi", "none", "rope", "t5"]
+
+
+def test_parameters_come_from_the_query_and_from_the_body(client: TestClient) -> None:
+    near = ask(client, query="rope.theta=500000&rope.layout=half").json()["results"][0]
+    assert near["parameters"]["theta"] == 500000.0
+    assert near["parameters"]["layout"] == "half"
+    bias = np.zeros((32, 1)).tolist()
+    own = ask(client, {"embeddings": ROWS, "parameters": {"t5.bias": bias}}, query="encoding=t5").json()["results"][0]
+    np.testing.assert_allclose(own["scores"][0], np.array(ROWS) @ np.array(ROWS).T, atol=1e-5)
+
+
+def test_a_mask_hides_keys_and_a_row_that_sees_nothing_weighs_nothing(client: TestClient) -> None:
+    mask = [[True, False, False], [False, False, False], [1, 1, 1]]
+    weights = np.array(ask(client, {"embeddings": ROWS, "mask": mask}).json()["results"][0]["weights"][0])
+    np.testing.assert_array_equal(weights[0], [1, 0, 0])
+    np.testing.assert_array_equal(weights[1], [0, 0, 0])
+    assert (weights[2] > 0).all()
+
+
+def test_tokens_come_back_as_they_were_sent(client: TestClient) -> None:
+    assert ask(client, {"embeddings": ROWS, "tokens": ["a", "é", "\u2581"]}).json()["tokens"] == ["a", "é", "\u2581"]
+
+
+def test_float16_answers_are_half_as_large(client: TestClient) -> None:
+    content = samples.npy(np.ones((64, 8), np.float32))
+    full = send(client, content, media.NPY, accept=media.SAFETENSORS)
+    half = send(client, content, media.NPY, "dtype=float16", accept=media.SAFETENSORS)
+    assert safetensors.numpy.load(half.content)["rope/weights"].dtype == np.float16
+    assert len(half.content) < 0.6 * len(full.content)
+
+
+def test_each_answer_says_where_its_time_went(client: TestClient) -> None:
+    answer = ask(client)
+    timing = dict(part.strip().split(";dur=") for part in answer.headers["server-timing"].split(","))
+    assert list(timing) == ["decode", "queue", "batch_assembly", "compute", "postprocess", "serialize", "total"]
+    stages = sum(float(value) for name, value in timing.items() if name != "total")
+    assert 0 < stages <= float(timing["total"]) + 0.01
+    assert answer.json()["timings"]["batch_jobs"] == 1
+
+
+NOT_FINITE = b'{"embeddings": [[1.0, NaN]]}'
+LONG = orjson.dumps({"embeddings": [[0.5] * 4] * 20_000})
+BAD: dict[str, tuple[bytes, str, str, int, str | None]] = {
+    "ragged rows": (b'{"embeddings": [[1, 2], [3]]}', media.JSON, "", 422, "/embeddings/1"),
+    "NaN": (NOT_FINITE, media.JSON, "", 422, "/embeddings/0/1"),
+    "NaN in a string": (b'{"embeddings": [["NaN"]]}', media.JSON, "", 422, "/embeddings/0/0"),
+    "null": (b'{"embeddings": [[null]]}', media.JSON, "", 422, "/embeddings/0/0"),
+    "empty input": (b'{"embeddings": []}', media.JSON, "", 422, "/embeddings"),
+    "no body": (b"", media.JSON, "", 400, None),
+    "1-D": (b'{"embeddings": [1, 2]}', media.JSON, "", 422, "/embeddings"),
+    "4-D": (b'{"embeddings": [[[[1]]]]}', media.JSON, "", 422, "/embeddings"),
+    "strings": (samples.npy(np.array([["a"]])), media.NPY, "", 422, "/embeddings"),
+    "complex": (samples.npy(np.ones((2, 2), complex)), media.NPY, "", 422, "/embeddings"),
+    "too long": (LONG, media.JSON, "", 413, "/embeddings"),
+    "unknown encoding": (b'{"embeddings": [[1, 2]]}', media.JSON, "encoding=rop", 422, "query:encoding"),
+    "unknown comparison": (b'{"embeddings": [[1, 2]]}', media.JSON, "compare=rop", 422, "query:compare"),
+    "unknown model": (b'{"embeddings": [[1, 2]]}', media.JSON, "model=tyny", 422, "query:model"),
+    "unknown parameter": (b'{"embeddings": [[1, 2]]}', media.JSON, "rope.thta=5", 422, "query:rope.thta"),
+    "unknown query name": (b'{"embeddings": [[1, 2]]}', media.JSON, "encodng=rope", 422, "query:encodng"),
+    "parameter out of range": (b'{"embeddings": [[1, 2]]}', media.JSON, "rope.theta=-1", 422, "query:rope.theta"),
+    "heads that do not divide": (b'{"embeddings": [[1, 2]]}', media.JSON, "heads=3", 422, "query:heads"),
+    "truncated JSON": (b'{"embeddings": [[1, 2', media.JSON, "", 400, None),
+    "truncated npy": (samples.npy(np.ones((4, 4)))[:-3], media.NPY, "", 400, "/embeddings"),
+    "too large": (samples.npy(np.ones((1024, 256))), media.NPY, "", 413, None),
+    "not JSON": (b"hello", media.JSON, "", 400, None),
+    "pickled npy": (samples.npy(np.array([[None]]), allow_pickle=True), media.NPY, "", 400, "/embeddings"),
+    "JSON sent as npy": (b'{"embeddings": [[1]]}', media.NPY, "", 400, "/embeddings"),
+    "npy sent as JSON": (samples.npy(np.ones((2, 2))), media.JSON, "", 400, None),
+    "no content type": (b'{"embeddings": [[1]]}', "", "", 415, "header:Content-Type"),
+    "octets": (b'{"embeddings": [[1]]}', "application/octet-stream", "", 415, "header:Content-Type"),
+    "a form": (b"embeddings=1", "application/x-www-form-urlencoded", "", 415, "header:Content-Type"),
+    "float16 in JSON": (b'{"embeddings": [[1, 2]]}', media.JSON, "dtype=float16", 422, "query:dtype"),
+    "too many numbers for JSON": (samples.npy(np.ones((128, 4))), media.NPY, "", 406, "header:Accept"),
+    "text without a tokenizer": (b'{"text": "hello"}', media.JSON, "", 422, "/text"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_requests_are_refused_in_words_and_the_service_goes_on(client: TestClient, name: str) -> None:
+    content, content_type, query, status, pointer = BAD[name]
+    before = counts.read(client)
+    answer = send(client, content, content_type, query)
+    problem = answer.json()
+    assert answer.status_code == status, problem
+    assert answer.headers["content-type"] == media.PROBLEM
+    assert problem["status"] == status
+    assert problem.get("pointer") == pointer
+    assert problem["request_id"] == answer.headers["x-request-id"]
+    assert len(problem["detail"]) > 20
+    moved = counts.changes(before, counts.read(client), "attention_requests_total")
+    del moved["", "/metrics", "200"]
+    assert sum(moved.values()) == 1, moved
+    ((_, endpoint, counted),) = moved
+    assert (endpoint, counted) == ("/attention", str(status))
+    assert ask(client).status_code == 200
+
+
+def test_the_numbers_of_a_refusal_can_be_read_by_a_program(client: TestClient) -> None:
+    problem = send(client, samples.npy(np.ones((1024, 256))), media.NPY).json()
+    assert problem["limit"] == 1 << 20
+    problem = ask(client, query="encoding=rop").json()
+    assert "rope" in problem["nearest"]
+
+
+def test_an_answer_too_large_for_json_is_refused_before_it_is_computed(client: TestClient) -> None:
+    before = counts.read(client)
+    problem = send(client, samples.npy(np.ones((128, 4))), media.NPY).json()
+    assert problem["allowed"] == list(media.BINARY)
+    assert not counts.changes(before, counts.read(client), "attention_batches_total")
+    assert send(client, samples.npy(np.ones((128, 4))), media.NPY, accept=media.NPZ).status_code == 200
+
+
+def test_what_only_the_model_knows_still_counts_against_the_json_limit(client: TestClient) -> None:
+    """Four terms of 60 x 60 and more: the lower bound from the request alone is within the limit, the answer is not."""
+    content = samples.npy(np.ones((60, 4)))
+    answer = send(client, content, media.NPY, "encoding=transformer-xl&return=weights,scores,terms")
+    assert answer.status_code == 406
+
+
+def test_an_accept_that_cannot_be_met_is_refused(client: TestClient) -> None:
+    assert ask(client, accept="image/png").status_code == 406
+
+
+def test_a_packed_request_is_refused(client: TestClient) -> None:
+    answer = ask(client, **{"content-encoding": "gzip"})
+    assert answer.status_code == 415
+    assert answer.json()["pointer"] == "header:Content-Encoding"
+
+
+def test_a_chunked_body_is_bounded_as_it_arrives(client: TestClient) -> None:
+    def chunks() -> Any:
+        yield b'{"embeddings": ['
+        for _ in range(200):
+            yield b" " * 10_000
+
+    answer = client.post("/attention", content=chunks(), headers={"content-type": media.JSON})
+    assert answer.status_code == 413
+    assert answer.json()["limit"] == 1 << 20
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"])
+def test_the_wrong_verb_is_told_the_right_one(client: TestClient, method: str) -> None:
+    answer = client.request(method, "/attention")
+    assert answer.status_code == 405
+    assert answer.headers["allow"] == "POST"
+    assert method == "HEAD" or answer.json()["allowed"] == ["POST"]
+
+
+def test_a_sane_request_id_is_kept_and_another_is_replaced(client: TestClient) -> None:
+    assert ask(client, **{"x-request-id": "run-7/a:1"}).headers["x-request-id"] == "run-7/a:1"
+    for insane in ("", "a b", "x" * 200, "<script>"):
+        assert ask(client, **{"x-request-id": insane}).headers["x-request-id"] not in ("", insane)
+    assert ask(client).headers["x-request-id"] != ask(client).headers["x-request-id"]
