@@ -38,6 +38,8 @@ class Session:
             raise RuntimeError(f"onnxruntime chose {self.provider} where {provider.name} was asked for")
         self.inputs = tuple(value.name for value in self._session.get_inputs())
         self.outputs = tuple(value.name for value in self._session.get_outputs())
+        # onnxruntime keeps the file's bytes and a copy of the weights laid out for its kernels; the rest was measured.
+        self.bytes = 2 * (len(model) if isinstance(model, bytes) else model.stat().st_size) + 1_300_000
 
     def run(self, output_names: Sequence[str], feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """These outputs. Raises ValueError naming the inputs that are missing; onnxruntime's own exceptions else."""
@@ -54,15 +56,16 @@ class Sessions:
     """Runs scores graphs on one device. Safe to share between threads: of two that ask for the same session, one
     builds it.
 
-    At most `keep` sessions are held, the least recently used goes first. A `Graph` of another digest is another graph.
+    About `capacity` bytes of sessions are held, the least recently used go first. A `Graph` of another digest is
+    another graph.
     """
 
-    def __init__(self, device: Device = "auto", *, threads: int = 1, keep: int = 256) -> None:
+    def __init__(self, device: Device = "auto", *, threads: int = 1, capacity: int = 512 << 20) -> None:
         """Raises DeviceError where `device` is cuda and CUDA does not work."""
         _share_allocator()
         self._provider = choose(device)
         self._threads = threads
-        self._keep = keep
+        self._capacity = capacity
         self._lock = threading.Lock()
         self._sessions: OrderedDict[tuple[Hashable, ...], Future[Session]] = OrderedDict()
 
@@ -113,8 +116,6 @@ class Sessions:
             found = self._sessions.get(key)
             if found is None:
                 mine = self._sessions[key] = Future()
-                while len(self._sessions) > self._keep:
-                    self._sessions.popitem(last=False)
             else:
                 self._sessions.move_to_end(key)
         if found is not None:
@@ -128,7 +129,17 @@ class Sessions:
             mine.set_exception(error)
             raise
         mine.set_result(session)
+        self._shrink(key)
         return session
+
+    def _shrink(self, used: Hashable) -> None:
+        with self._lock:
+            built = {key: one.result().bytes for key, one in self._sessions.items() if one.done()}
+            excess = sum(built.values()) - self._capacity
+            for key, size in built.items():
+                if excess > 0 and key != used:
+                    del self._sessions[key]
+                    excess -= size
 
 
 @cache

@@ -104,8 +104,8 @@ def test_dropped_sessions_are_built_anew_and_others_stay(tmp_path: Path) -> None
     assert len(sessions) == 1
 
 
-def test_only_so_many_sessions_are_kept_and_the_one_unused_longest_goes(graph: Graph) -> None:
-    sessions = Sessions("cpu", keep=2)
+def test_only_so_many_bytes_of_sessions_are_kept_and_the_one_unused_longest_goes(graph: Graph) -> None:
+    sessions = Sessions("cpu", capacity=3_000_000)
     first = sessions.session(graph, ("scores",), False)
     second = sessions.session(graph, ("weights",), False)
     assert sessions.session(graph, ("scores",), False) is first
@@ -113,6 +113,14 @@ def test_only_so_many_sessions_are_kept_and_the_one_unused_longest_goes(graph: G
     assert len(sessions) == 2
     assert sessions.session(graph, ("scores",), False) is first
     assert sessions.session(graph, ("weights",), False) is not second
+
+
+def test_a_session_over_the_capacity_is_kept_until_the_next(graph: Graph) -> None:
+    sessions = Sessions("cpu", capacity=1)
+    first = sessions.session(graph, ("scores",), False)
+    assert sessions.session(graph, ("scores",), False) is first
+    sessions.session(graph, ("weights",), False)
+    assert len(sessions) == 1
 
 
 def test_a_positions_graph_runs_whole_on_the_cpu_and_is_opened_once(sessions: Sessions, graph: Graph) -> None:
