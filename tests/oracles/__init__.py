@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tests.oracles import absolute, alibi, deberta, none, rope, shaw, t5, transformer_xl, tupe
+from tests.oracles import absolute, alibi, deberta, none, rope, rope_scaled, shaw, t5, transformer_xl, tupe
 from tests.oracles.answer import Oracle
 
 ORACLES: Mapping[str, tuple[Oracle, ...]] = {
@@ -21,5 +21,12 @@ ORACLES: Mapping[str, tuple[Oracle, ...]] = {
     "tupe": tupe.ORACLES,
     "deberta": deberta.ORACLES,
     "rope": rope.ORACLES,
+    "rope-linear": rope_scaled.LINEAR,
+    "rope-ntk": rope_scaled.NTK,
+    "rope-dynamic": rope_scaled.DYNAMIC,
+    "rope-yarn": rope_scaled.YARN_ORACLES,
+    "rope-llama3": rope_scaled.LLAMA3_ORACLES,
+    "rope-longrope": rope_scaled.LONGROPE_ORACLES,
+    "rope-proportional": rope_scaled.PROPORTIONAL,
     "alibi": alibi.ORACLES,
 }

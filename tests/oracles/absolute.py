@@ -15,7 +15,7 @@ from transformers.models.speecht5.modeling_speecht5 import SpeechT5ScaledPositio
 from tests.oracles import hugging_face as hf
 from tests.oracles import none
 from tests.oracles.answer import Answer, Oracle
-from tests.oracles.case import ANYTHING, Case, Domain
+from tests.oracles.case import Case, Domain, anything
 from tests.oracles.loop import Pair, Vector, dot, loop
 
 Position = Callable[[Pair, float], Vector]
@@ -78,9 +78,9 @@ def _added(case: Case, p: torch.Tensor) -> Case:
 
 
 SELF = Domain("self-attention, either mask", self_attention=True)
-INTEGER = (Oracle("formula, pair by pair", formula(integer), ANYTHING, 200),)
+INTEGER = (Oracle("formula, pair by pair", formula(integer), anything(), 200),)
 SINUSOIDAL = (
-    Oracle("formula, pair by pair", formula(sinusoidal), ANYTHING, 200),
+    Oracle("formula, pair by pair", formula(sinusoidal), anything(), 200),
     Oracle(
         "transformers SpeechT5ScaledPositionalEncoding + BertSelfAttention",
         speech_t5,
@@ -94,6 +94,6 @@ SINUSOIDAL = (
     ),
 )
 LEARNED = (
-    Oracle("formula, pair by pair", formula(learned), ANYTHING, 200),
+    Oracle("formula, pair by pair", formula(learned), anything(), 200),
     Oracle("transformers GPT2Model.wpe + BertSelfAttention", gpt2, SELF, 60),
 )

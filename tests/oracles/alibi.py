@@ -12,7 +12,7 @@ from transformers.models.mpt.modeling_mpt import MptAttention, build_mpt_alibi_t
 
 from tests.oracles import hugging_face as hf
 from tests.oracles.answer import Answer, Oracle, from_scores
-from tests.oracles.case import ANYTHING, Case, Domain
+from tests.oracles.case import Case, Domain, anything
 from tests.oracles.loop import Pair, dot, loop
 from tests.oracles.lucidrains import AlibiPositionalBias
 
@@ -79,7 +79,7 @@ CAUSAL = Domain(
     causal=True,
 )
 ORACLES = (
-    Oracle("formula, pair by pair", loop(formula), ANYTHING, 200),
+    Oracle("formula, pair by pair", loop(formula), anything(), 200),
     Oracle("transformers BloomAttention", bloom, CAUSAL, 60),
     Oracle("transformers MptAttention", mpt, CAUSAL, 60),
     Oracle(

@@ -16,7 +16,7 @@ Output = Float64[np.ndarray, "batch queries heads head_dim"]
 
 @dataclass(frozen=True)
 class Answer:
-    """Scores, weights, output and terms of a case.
+    """Scores, weights, output and terms of a case; terms sum to the scores before a softcap.
 
     Where `relative` is set the oracle gives probabilities alone: its scores are their logarithms, known up to a
     constant for each row, and nan where a key is not visible.
@@ -40,14 +40,25 @@ class Oracle:
 
 
 def softmax(case: Case, scores: Pairs) -> Pairs:
-    """Over the visible keys; a row that sees nothing is all 0."""
+    """Over the visible keys and each head's sink, where there is one; a row that sees nothing is all 0."""
     visible = np.broadcast_to(case.visible, scores.shape)
     seen = np.where(visible, scores, -np.inf)
     top = np.max(seen, axis=-1, keepdims=True)
-    powers = np.where(visible, np.exp(seen - np.where(np.isfinite(top), top, 0.0)), 0.0)
-    total = powers.sum(-1, keepdims=True)
+    sinks = case.given("sinks")
+    sink = np.full_like(top, -np.inf) if sinks is None else np.broadcast_to(sinks[:, None, None], top.shape)
+    top = np.maximum(top, sink)
+    top = np.where(np.isfinite(top), top, 0.0)
+    powers = np.where(visible, np.exp(seen - top), 0.0)
+    total = powers.sum(-1, keepdims=True) + np.exp(sink - top)
     weights: Pairs = np.divide(powers, total, out=np.zeros_like(powers), where=total > 0)
     return weights
+
+
+def softcapped(case: Case, scores: Pairs) -> Pairs:
+    """cap tanh(scores / cap), where the case has a cap."""
+    cap = case.given("softcap")
+    capped: Pairs = scores if cap is None else cap * np.tanh(scores / cap)
+    return capped
 
 
 def from_scores(case: Case, scores: Pairs, terms: Mapping[str, Pairs] | None = None) -> Answer:

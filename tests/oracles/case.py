@@ -50,6 +50,10 @@ class Case:
         array: np.ndarray = self.parameters[name]
         return array
 
+    def given(self, name: str) -> Any:
+        """An optional parameter, None where the case does not give it."""
+        return self.parameters.get(name)
+
     def with_parameters(self, **parameters: Any) -> Case:
         return replace(self, parameters={**self.parameters, **parameters})
 
@@ -75,7 +79,8 @@ class Sizes:
 class Domain:
     """The cases that an oracle can answer; a library's module is made for fewer than the formula is.
 
-    `parameters` replaces the draw of a parameter: a constant, or a function of a generator and the sizes.
+    `parameters` replaces the draw of a parameter: a constant, or a function of a generator and the sizes. An optional
+    parameter that it does not name is not given.
     """
 
     description: str
@@ -86,9 +91,6 @@ class Domain:
     heads: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8)
     head_dims: tuple[int, ...] = (2, 4, 6, 8, 16, 32, 64)
     parameters: Mapping[str, Any] = field(default_factory=dict)
-
-
-ANYTHING = Domain("any queries, keys and positions; future keys; either mask")
 
 
 def draw(about: Mapping[str, Any], domain: Domain, seed: int) -> Case:
@@ -143,9 +145,11 @@ def _positions(rng: np.random.Generator, about: Mapping[str, Any], domain: Domai
 def _parameter(rng: np.random.Generator, about: Mapping[str, Any], sizes: Sizes, instead: Any) -> Any:
     if callable(instead):
         value = instead(rng, sizes)
-        return _float32(value) if about["kind"] == "array" else value
+        return _float32(value) if about["kind"] == "array" and value is not None else value
     if instead is not None:
         return instead
+    if about["default"] is None and about["initial"] is None:
+        return None
     match about["kind"]:
         case "flag":
             return bool(rng.random() < 0.5)
@@ -163,8 +167,6 @@ def _parameter(rng: np.random.Generator, about: Mapping[str, Any], sizes: Sizes,
 def _near(rng: np.random.Generator, about: Mapping[str, Any]) -> float:
     """The default half the time, else a value within a factor of ten of it that the card allows."""
     default = about["default"]
-    if default is None:
-        raise ValueError(f"{about['name']}: give the domain a draw for a number without a default")
     if rng.random() < 0.5:
         return float(default)
     low, high = max(default / 10, about["minimum"]), min(default * 10, about["maximum"])
@@ -189,11 +191,33 @@ def _float32(values: Any) -> Float64[np.ndarray, "..."]:
     return np.asarray(values).astype(np.float32).astype(np.float64)
 
 
-def share(*fractions: float) -> Draw:
-    """One of these values."""
-    return lambda rng, sizes: float(rng.choice(fractions))
+def sometimes(draw: Draw) -> Draw:
+    """An optional parameter: given in a quarter of the cases."""
+    return lambda rng, sizes: draw(rng, sizes) if rng.random() < 0.25 else None
 
 
 def log_uniform(low: float, high: float) -> Draw:
     """A number whose logarithm is uniform."""
     return lambda rng, sizes: float(np.exp(rng.uniform(np.log(low), np.log(high))))
+
+
+def share(*fractions: float) -> Draw:
+    """One of these values."""
+    return lambda rng, sizes: float(rng.choice(fractions))
+
+
+# What every encoding may carry besides.
+MODIFIERS: Mapping[str, Draw] = {
+    "scale": sometimes(log_uniform(0.05, 2)),
+    "softcap": sometimes(log_uniform(1, 50)),
+    "sinks": sometimes(lambda rng, sizes: rng.normal(size=sizes.heads)),
+}
+
+
+def anything(
+    parameters: Mapping[str, Any] | None = None, but: str = "future keys, either mask", **changes: Any
+) -> Domain:
+    """What a formula covers: every case there is."""
+    return Domain(
+        f"any queries, keys, positions and modifiers; {but}", parameters={**MODIFIERS, **(parameters or {})}, **changes
+    )

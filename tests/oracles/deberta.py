@@ -14,7 +14,7 @@ from transformers.models.deberta_v2.configuration_deberta_v2 import DebertaV2Con
 
 from tests.oracles import hugging_face as hf
 from tests.oracles.answer import Answer, Oracle
-from tests.oracles.case import Case, Domain, Sizes
+from tests.oracles.case import Case, Domain, Sizes, anything
 from tests.oracles.loop import Pair, Vector, dot, loop
 
 
@@ -35,7 +35,7 @@ def formula(case: Case) -> Answer:
         return int(i - j) + k
 
     def terms(pair: Pair) -> dict[str, float]:
-        scale = 1 / math.sqrt(3 * len(pair.q))
+        scale = pair.scale(1 / math.sqrt(3 * len(pair.q)))
         as_paper = case.parameters["p2c_index"] == "paper"
         third = delta(pair.n, pair.m) if as_paper else delta(pair.m, pair.n)
         return {
@@ -116,11 +116,7 @@ def _small(shape: Callable[[Sizes], tuple[int, ...]]) -> Callable[[np.random.Gen
 
 
 PROJECTIONS = {name: _small(lambda sizes: (sizes.heads, sizes.head_dim, sizes.width)) for name in ("w_kr", "w_qr")}
-ANYTHING = Domain(
-    "any queries, keys and positions; future keys; either mask; both indices",
-    head_dims=(2, 4, 6, 8, 16),
-    parameters=PROJECTIONS,
-)
+ANYTHING = anything(PROJECTIONS, "future keys, either mask, both indices", head_dims=(2, 4, 6, 8, 16))
 CONSECUTIVE = Domain(
     "self-attention, consecutive positions, either mask, the released index",
     self_attention=True,

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.oracles import ORACLES
-from tests.oracles.answer import Answer, Oracle, softmax
+from tests.oracles.answer import Answer, Oracle, softcapped, softmax
 from tests.oracles.case import Case, draw
 from tests.oracles.served import served
 
@@ -22,8 +22,8 @@ class Errors:
     """Of one case, or the largest of many.
 
     scores: against the oracle, relative to the largest score. weights: absolute. output: relative to the largest value.
-    terms: the served terms' sum against the served scores, and each against the oracle's where it has terms, relative
-    to the largest score or term. softmax: weights against the float64 softmax of the served scores, absolute.
+    terms: the served terms' (capped) sum against the served scores, and each against the oracle's where it has terms,
+    relative to the largest score or term. softmax: weights against the float64 softmax of the served scores, absolute.
     size: the largest score.
     """
 
@@ -52,7 +52,8 @@ def errors(case: Case, expected: Answer) -> Errors:
     got = served(case.encoding).answer(case)
     size = float(np.abs(got.scores if expected.relative else expected.scores).max())
     largest = max([size, *(float(np.abs(term).max()) for term in got.terms.values())])
-    terms = float(np.abs(sum(got.terms.values()) - got.scores).max())
+    together = np.sum(list(got.terms.values()), axis=0)
+    terms = float(np.abs(softcapped(case, together) - got.scores).max())
     if expected.terms:
         if expected.terms.keys() != got.terms.keys():
             raise AssertionError(f"{case.encoding}: terms {sorted(got.terms)}, not {sorted(expected.terms)}")

@@ -17,9 +17,10 @@ Vector = Float64[np.ndarray, " head_dim"]
 
 @dataclass(frozen=True)
 class Pair:
-    """Query at m, key at n, in one head (counted from 0) of a case."""
+    """Query at m, key at n, in one head (counted from 0) of one member of a case's batch."""
 
     case: Case
+    member: int
     head: int
     q: Vector
     k: Vector
@@ -28,8 +29,13 @@ class Pair:
 
     @property
     def c(self) -> float:
-        """1 / sqrt(d_h)"""
-        return 1 / math.sqrt(len(self.q))
+        """1 / sqrt(d_h), or the scale that the case gives."""
+        return self.scale(1 / math.sqrt(len(self.q)))
+
+    def scale(self, own: float) -> float:
+        """The scale that the case gives, or the encoding's own."""
+        given = self.case.given("scale")
+        return own if given is None else float(given)
 
 
 Terms = Callable[[Pair], Mapping[str, float]]
@@ -53,15 +59,16 @@ def loop(terms: Terms, value: Value = lambda pair: pair.k) -> Callable[[Case], A
             for h in range(heads):
                 for i, m in enumerate(case.m):
                     pairs = [
-                        Pair(case, h, case.queries[b, i, h], case.keys[b, j, h], float(m), float(n))
+                        Pair(case, b, h, case.queries[b, i, h], case.keys[b, j, h], float(m), float(n))
                         for j, n in enumerate(case.n)
                     ]
                     for j, pair in enumerate(pairs):
                         addends = terms(pair)
-                        scores[b, h, i, j] = math.fsum(addends.values())
+                        scores[b, h, i, j] = capped(math.fsum(addends.values()), case.given("softcap"))
                         for name, addend in addends.items():
                             named.setdefault(name, np.zeros(shape))[b, h, i, j] = addend
-                    weights[b, h, i] = softmax_row(scores[b, h, i], visible[b, h, i])
+                    sink = None if case.given("sinks") is None else float(case.array("sinks")[h])
+                    weights[b, h, i] = softmax_row(scores[b, h, i], visible[b, h, i], sink)
                     for j, pair in enumerate(pairs):
                         if weights[b, h, i, j] > 0:
                             output[b, i, h] += weights[b, h, i, j] * value(pair)
@@ -70,14 +77,22 @@ def loop(terms: Terms, value: Value = lambda pair: pair.k) -> Callable[[Case], A
     return answer
 
 
-def softmax_row(scores: Float64[np.ndarray, " keys"], visible: np.ndarray) -> Float64[np.ndarray, " keys"]:
-    """Weights of one query."""
+def capped(score: float, cap: float | None) -> float:
+    """cap tanh(score / cap)"""
+    return score if cap is None else cap * math.tanh(score / cap)
+
+
+def softmax_row(
+    scores: Float64[np.ndarray, " keys"], visible: np.ndarray, sink: float | None
+) -> Float64[np.ndarray, " keys"]:
+    """Weights of one query, beside a sink that has no key."""
     seen = [j for j in range(len(scores)) if visible[j]]
     weights = np.zeros(len(scores))
     if seen:
-        top = max(scores[j] for j in seen)
+        others = [] if sink is None else [sink]
+        top = max([*(scores[j] for j in seen), *others])
         powers = {j: math.exp(scores[j] - top) for j in seen}
-        total = math.fsum(powers.values())
+        total = math.fsum([*powers.values(), *(math.exp(other - top) for other in others)])
         for j, power in powers.items():
             weights[j] = power / total
     return weights

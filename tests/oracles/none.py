@@ -8,7 +8,7 @@ from transformers.models.bert.modeling_bert import BertSelfAttention
 
 from tests.oracles import hugging_face as hf
 from tests.oracles.answer import Answer, Oracle
-from tests.oracles.case import ANYTHING, Case, Domain
+from tests.oracles.case import Case, Domain, anything
 from tests.oracles.loop import Pair, dot, loop
 
 
@@ -33,7 +33,7 @@ def bert(case: Case) -> Answer:
 
 
 ORACLES = (
-    Oracle("formula, pair by pair", loop(formula), ANYTHING, 200),
+    Oracle("formula, pair by pair", loop(formula), anything(), 200),
     Oracle(
         "transformers BertSelfAttention",
         bert,

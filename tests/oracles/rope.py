@@ -23,18 +23,24 @@ from transformers.models.roformer.modeling_roformer import RoFormerSelfAttention
 
 from tests.oracles import hugging_face as hf
 from tests.oracles.answer import Answer, Oracle, from_scores
-from tests.oracles.case import Case, Domain, log_uniform, share
+from tests.oracles.case import Case, Domain, anything, log_uniform, share
 from tests.oracles.loop import Pair, Vector, dot, loop
 from tests.oracles.lucidrains import RotaryEmbedding as XRotaryEmbedding
 from tests.oracles.lucidrains import apply_rotary_pos_emb
 
+BANDS = ("fast", "medium", "slow", "unrotated")
+
 
 @dataclass(frozen=True)
 class Turning:
-    """Radians per position of each pair of components, and the factor `a` that some members put on q and k."""
+    """Radians per position of each pair that turns, and the factor `a` that some members put on q and k.
+
+    Pairs are made of the first `components` of a head: twice as many as pairs turn, unless some pairs stand still.
+    """
 
     theta: Sequence[float]
     a: float = 1.0
+    components: int | None = None
 
 
 def formula(turning: Callable[[Case], Turning]) -> Callable[[Case], Answer]:
@@ -45,16 +51,16 @@ def formula(turning: Callable[[Case], Turning]) -> Callable[[Case], Answer]:
 
         def terms(pair: Pair) -> dict[str, float]:
             count = len(how.theta)
-            q, k = complex_pairs(pair.q, count, case), complex_pairs(pair.k, count, case)
-            turned = [
-                pair.c * how.a**2 * (q_i * k_i.conjugate() * cmath.exp(1j * (pair.m - pair.n) * theta)).real
-                for q_i, k_i, theta in zip(q, k, how.theta, strict=True)
-            ]
-            band = [3 * i // count for i in range(count)]
-            return {
-                name: math.fsum(part for part, third in zip(turned, band, strict=True) if third == index)
-                for index, name in enumerate(("fast", "medium", "slow"))
-            } | {"unrotated": pair.c * dot(pair.q[2 * count :], pair.k[2 * count :])}
+            paired = 2 * count if how.components is None else how.components
+            q, k = complex_pairs(pair.q, paired // 2, case), complex_pairs(pair.k, paired // 2, case)
+            parts = [(q_i * k_i.conjugate()) for q_i, k_i in zip(q, k, strict=True)]
+            sums = dict.fromkeys(BANDS, 0.0)
+            for i, (part, theta) in enumerate(zip(parts, how.theta, strict=False)):
+                turned = part * cmath.exp(1j * (pair.m - pair.n) * theta)
+                sums[BANDS[3 * i // count]] += pair.c * how.a**2 * turned.real
+            still = math.fsum(part.real for part in parts[count:])
+            sums["unrotated"] = pair.c * (still + dot(pair.q[paired:], pair.k[paired:]))
+            return sums
 
         return loop(terms)(case)
 
@@ -73,10 +79,15 @@ def pair_count(case: Case) -> int:
     return int(case.number("rotary_fraction") * case.head_dim) // 2
 
 
+def geometric(case: Case, base: float) -> list[float]:
+    """b^(-2i/D), i = 0 .. D/2 - 1"""
+    count = pair_count(case)
+    return [base ** (-2 * i / (2 * count)) for i in range(count)]
+
+
 def plain(case: Case) -> Turning:
     """theta_i = b^(-2i/D)"""
-    count = pair_count(case)
-    return Turning([case.number("theta") ** (-i / count) for i in range(count)])
+    return Turning(geometric(case, case.number("theta")))
 
 
 def rope_parameters(case: Case, rope_type: str = "default", **more: Any) -> dict[str, Any]:
@@ -89,15 +100,14 @@ def rope_parameters(case: Case, rope_type: str = "default", **more: Any) -> dict
     }
 
 
-def llama(case: Case, rope_type: str = "default", longest: int = 1 << 20, **more: Any) -> Answer:
+def llama(case: Case, parameters: Mapping[str, Any] | None = None) -> Answer:
     """LlamaAttention: half layout, whole heads."""
     config = LlamaConfig(
         hidden_size=case.width,
         num_attention_heads=case.heads,
         num_key_value_heads=case.heads,
         head_dim=case.head_dim,
-        max_position_embeddings=longest,
-        rope_parameters=rope_parameters(case, rope_type, **more),
+        rope_parameters=parameters or rope_parameters(case),
         attn_implementation="eager",
     )
     module = LlamaAttention(config, layer_idx=0).double().eval()
@@ -109,12 +119,13 @@ def llama(case: Case, rope_type: str = "default", longest: int = 1 << 20, **more
     return hf.answer(case, probabilities, output)
 
 
-def phi(case: Case) -> Answer:
-    """PhiAttention: half layout, part of each head."""
+def phi(case: Case, parameters: Mapping[str, Any] | None = None, longest: int = 1 << 20) -> Answer:
+    """PhiAttention: half layout, part of each head. A fresh embedding for each case, since some of them remember."""
     config = PhiConfig(
         hidden_size=case.width,
         num_attention_heads=case.heads,
-        rope_parameters=rope_parameters(case),
+        max_position_embeddings=longest,
+        rope_parameters=parameters or rope_parameters(case),
         attention_dropout=0.0,
         attn_implementation="eager",
     )
@@ -187,9 +198,9 @@ def roformer(case: Case) -> Answer:
     return hf.answer(case, probabilities, output)
 
 
-def rotary_embedding_torch(case: Case) -> Answer:
+def rotary_embedding_torch(case: Case, **more: Any) -> Answer:
     """RotaryEmbedding: interleaved, part of each head. Raw scores."""
-    module = RotaryEmbedding(2 * pair_count(case), theta=case.number("theta"), cache_if_possible=False).double()
+    module = RotaryEmbedding(2 * pair_count(case), theta=case.number("theta"), cache_if_possible=False, **more).double()
 
     def rotated(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
         turned: torch.Tensor = module.rotate_queries_or_keys(x.transpose(1, 2), offset=int(at[0]))
@@ -198,9 +209,9 @@ def rotary_embedding_torch(case: Case) -> Answer:
     return _raw(case, rotated)
 
 
-def x_transformers(case: Case) -> Answer:
+def x_transformers(case: Case, **more: Any) -> Answer:
     """RotaryEmbedding: interleaved, part of each head, any positions. Raw scores."""
-    module = XRotaryEmbedding(2 * pair_count(case), base=case.number("theta")).double()
+    module = XRotaryEmbedding(2 * pair_count(case), base=case.number("theta"), **more).double()
 
     def rotated(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
         angles, _ = module(at)
@@ -222,11 +233,8 @@ PARAMETERS: Mapping[str, Any] = {
     "rotary_fraction": lambda rng, sizes: float(rng.choice((1.0, 1.0, 0.5, 0.25, 0.0, rng.random()))),
 }
 WHOLE = {**PARAMETERS, "rotary_fraction": 1.0}
+EVERYTHING = "future keys, either mask, both layouts, any share of the head"
 PARTIAL = {**PARAMETERS, "rotary_fraction": share(0.25, 0.5, 1.0)}
-ANYTHING = Domain(
-    "any queries, keys and positions; future keys; either mask; both layouts; any share of the head",
-    parameters=PARAMETERS,
-)
 
 
 def library(description: str, **changes: Any) -> Domain:
@@ -242,7 +250,7 @@ def library(description: str, **changes: Any) -> Domain:
 
 
 ORACLES = (
-    Oracle("formula, pair by pair, complex numbers", formula(plain), ANYTHING, 200),
+    Oracle("formula, pair by pair, complex numbers", formula(plain), anything(PARAMETERS, EVERYTHING), 200),
     Oracle(
         "transformers LlamaAttention", llama, library("half, whole heads", parameters={**WHOLE, "layout": "half"}), 60
     ),

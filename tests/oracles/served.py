@@ -34,7 +34,7 @@ class Served:
             "causal": np.array(case.causal),
             "heads_like": np.zeros((case.heads, case.head_dim), np.float32),
         }
-        feeds |= {f"parameter.{name}": self.feed(name, value) for name, value in case.parameters.items()}
+        feeds |= {f"parameter.{name}": self.feed(name, value, case) for name, value in case.parameters.items()}
         return run(self.positions, feeds)
 
     def answer(self, case: Case) -> Answer:
@@ -44,13 +44,18 @@ class Served:
             "keys": case.keys.astype(np.float32),
             "visible": case.visible,
         }
+        feeds |= {f"switch.{name}": np.array(value is not None) for name, value in case.parameters.items()}
         got = {name: value.astype(np.float64) for name, value in run(self.scores, feeds | self.tables(case)).items()}
         terms = {name.removeprefix("term."): value for name, value in got.items() if name.startswith("term.")}
         return Answer(got["scores"], got["weights"], got["output"], terms)
 
-    def feed(self, name: str, value: Any) -> np.ndarray:
-        """A parameter's value as its graph input."""
+    def feed(self, name: str, value: Any, of: Case) -> np.ndarray:
+        """A parameter's value as its graph input: NaN, or zeros that a switch leaves out, where it is not given."""
         match self.kinds[name]["kind"]:
+            case "array" if value is None:
+                return np.zeros([getattr(of, size) for size in self.kinds[name]["shape"]], np.float32)
+            case "number" if value is None:
+                return np.array(np.nan)
             case "choice":
                 return np.array(self.kinds[name]["choices"].index(value), np.int64)
             case "array":

@@ -9,7 +9,7 @@ from transformers.models.wav2vec2_bert.modeling_wav2vec2_bert import Wav2Vec2Ber
 
 from tests.oracles import hugging_face as hf
 from tests.oracles.answer import Answer, Oracle
-from tests.oracles.case import ANYTHING, Case, Domain
+from tests.oracles.case import Case, Domain, anything
 from tests.oracles.loop import Pair, Vector, dot, loop
 
 
@@ -55,7 +55,7 @@ def wav2vec2_bert(case: Case) -> Answer:
 
 
 ORACLES = (
-    Oracle("formula, pair by pair", loop(formula, value), ANYTHING, 200),
+    Oracle("formula, pair by pair", loop(formula, value), anything(), 200),
     Oracle(
         "transformers Wav2Vec2BertSelfAttention (relative_key)",
         wav2vec2_bert,

@@ -9,7 +9,7 @@ import numpy as np
 
 from tests.oracles import t5
 from tests.oracles.answer import Answer, Oracle
-from tests.oracles.case import Case, Domain, Sizes
+from tests.oracles.case import Case, Sizes, anything
 from tests.oracles.loop import Pair, Vector, dot, loop
 
 
@@ -21,7 +21,7 @@ def formula(case: Case) -> Answer:
     u_q, u_k = _projected(case, "u_q"), _projected(case, "u_k")
 
     def terms(pair: Pair) -> dict[str, float]:
-        scale = 1 / math.sqrt(2 * len(pair.q))
+        scale = pair.scale(1 / math.sqrt(2 * len(pair.q)))
         content = scale * dot(pair.q, pair.k)
         if case.parameters["reset_cls"] and pair.m == 0:
             return {"content": content, "position": float(case.array("theta_1")[pair.head]), "bias": 0.0}
@@ -65,10 +65,10 @@ ORACLES = (
     Oracle(
         "formula, pair by pair, integer buckets",
         formula,
-        Domain(
-            "any queries, keys and positions; future keys; either mask; with and without the reset",
+        anything(
+            {**t5.WIDE, **dict.fromkeys(("u_q", "u_k"), _small)},
+            "future keys, either mask, with and without the reset",
             head_dims=(2, 4, 6, 8, 16),
-            parameters={**t5.WIDE, **dict.fromkeys(("u_q", "u_k"), _small)},
         ),
         200,
     ),
