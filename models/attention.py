@@ -6,18 +6,20 @@ cached by whoever serves) and `ScoredAttention` (content).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor, nn
 
 from models.encodings.encoding import Encoding, Positions, Scores, Tables
+from models.modifiers import masked_softmax, softcapped
 from models.projections import Identity, Linear
 
 
 class Attended(NamedTuple):
-    """What attention computes; `terms` sum to `scores`."""
+    """What attention computes; `terms` sum to `scores` (before a softcap)."""
 
     scores: Scores
     weights: Scores
@@ -42,7 +44,14 @@ class PositionTables(nn.Module):
         super().__init__()
         self.projections, self.encoding, self.sizes, self.dtype = projections, encoding, sizes, dtype
 
-    def at(self, query: Tensor, key: Tensor, causal: Tensor, heads_like: Float[Tensor, "heads head_dim"]) -> Positions:
+    def at(
+        self,
+        query: Tensor,
+        key: Tensor,
+        causal: Tensor,
+        heads_like: Float[Tensor, "heads head_dim"],
+        scale: Float64[Tensor, ""],
+    ) -> Positions:
         """Positions, float64 [queries] and [keys], with everything an encoding may ask about the model."""
         heads, head_dim = heads_like.shape
         heads, head_dim, width = self.sizes or (heads, head_dim, heads * head_dim)
@@ -56,11 +65,13 @@ class PositionTables(nn.Module):
             lambda p: self.projections.position_query(p, heads, head_dim),
             lambda p: self.projections.position_key(p, heads, head_dim),
             lambda p: self.projections.position_value(p, heads, head_dim),
+            scale,
             self.dtype,
         )
 
     def forward(self, at: Positions, parameters: Tables) -> dict[str, Tensor]:
-        return self.encoding.tables(at, parameters)
+        tables = self.encoding.tables(at, parameters)
+        return tables | {"softcap": parameters["softcap"].to(self.dtype), "sinks": parameters["sinks"]}
 
 
 class ScoredAttention(nn.Module):
@@ -76,22 +87,15 @@ class ScoredAttention(nn.Module):
         keys: Float[Tensor, "batch keys *features"],
         visible: Bool[Tensor, "#batch #heads queries keys"],
         tables: Tables,
+        switches: Mapping[str, Bool[Tensor, ""]],
     ) -> Attended:
         q = self.projections.query(queries) * tables["scale"]
         k, v = self.projections.key(keys), self.projections.value(keys)
-        scores = self.encoding.scores(q, k, tables)
-        weights = masked_softmax(scores, visible)
+        scores = softcapped(self.encoding.scores(q, k, tables), tables["softcap"], switches["softcap"])
+        weights = masked_softmax(scores, visible, tables["sinks"], switches["sinks"])
         output = self.encoding.output(weights, v, tables).transpose(1, 2)
         terms = self.encoding.terms(q, k, tables)
         terms = {
             name: term if term.shape == scores.shape else term.expand(scores.shape) for name, term in terms.items()
         }
         return Attended(scores, weights, output, terms)
-
-
-def masked_softmax(scores: Scores, visible: Bool[Tensor, "..."]) -> Scores:
-    """Softmax over the visible keys: exactly 0 elsewhere, and all 0 for a query that sees nothing (whose softmax is
-    0/0, replaced by the second `where`).
-    """
-    weights = torch.softmax(torch.where(visible, scores, float("-inf")), dim=-1)
-    return torch.where(visible, weights, 0.0)

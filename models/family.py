@@ -24,6 +24,7 @@ class Family:
     projections: Identity | Linear
     sizes: tuple[int, int, int] | None = None
     default_causal: bool = False
+    default_encoding: str = "rope"
     fixed: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
     """Further metadata: weights digest, origin."""
@@ -40,14 +41,13 @@ def seed_of(encoding: str, parameter: str) -> int:
 
 
 def sample_of(parameter: Parameter, heads: int, head_dim: int, positions: int, generator: torch.Generator) -> Tensor:
-    """A value of the parameter for tracing and for parity: its default, or for arrays noise large enough that a
-    mistake shows.
+    """A value of the parameter for tracing and for parity: for arrays noise large enough that a mistake shows.
+
+    An optional number is absent, which is NaN.
     """
     if parameter.kind == "array":
-        sizes = {"heads": heads, "head_dim": head_dim, "width": heads * head_dim} | {
-            name: size.default for name, size in parameter.sizes.items()
-        }
-        sizes["positions"] = positions
+        sizes = {"heads": heads, "head_dim": head_dim, "width": heads * head_dim}
+        sizes |= {name: size.default for name, size in parameter.sizes.items()} | {"positions": positions}
         shape = [sizes[size] if isinstance(size, str) else size for size in parameter.shape]
         return 0.4 * torch.randn(shape, generator=generator)
     if parameter.kind == "numbers":
@@ -55,4 +55,6 @@ def sample_of(parameter: Parameter, heads: int, head_dim: int, positions: int, g
     if parameter.kind == "choice":
         return torch.tensor(parameter.choices.index(str(parameter.default)))
     dtype = {"number": torch.float64, "integer": torch.int64, "flag": torch.bool}[parameter.kind]
-    return torch.tensor(float("nan") if parameter.default is None else parameter.default, dtype=dtype)
+    if parameter.default is None:
+        return torch.tensor(float("nan"), dtype=dtype)
+    return torch.tensor(parameter.default, dtype=dtype)

@@ -1,9 +1,11 @@
-"""How far an exported encoding is from float64: both graphs run in onnxruntime, at many shapes, beside the same
-formulas in float64 PyTorch.
+"""How far an exported encoding is from float64.
+
+Both graphs run in onnxruntime, at many shapes, beside the same formulas in float64 PyTorch.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,22 +18,40 @@ from torch import Tensor
 from models.attention import PositionTables, ScoredAttention
 from models.encodings.encoding import Encoding
 from models.family import Family, sample_of
+from models.graphs import Graphs, fixed_parameters
+from models.modifiers import MODIFIERS, SWITCHES, masked_softmax
 
 TOLERANCE = 5e-6
-CASES = (
-    # batch, queries, keys, heads, head_dim, causal, masked
-    (1, 1, 1, 1, 2, False, False),
-    (1, 2, 2, 2, 4, True, False),
-    (3, 40, 40, 4, 16, False, True),
-    (2, 1, 500, 2, 8, True, True),
-    (1, 9, 9, 6, 2, False, True),
-    (2, 257, 257, 2, 8, True, False),
-    (1, 1, 4096, 1, 64, False, False),
-)
 
 
 class ParityError(RuntimeError):
     """An export whose numbers are not those of its formula."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One shape to compare at; `modified` gives every modifier a value."""
+
+    batch: int
+    queries: int
+    keys: int
+    heads: int
+    head_dim: int
+    causal: bool = False
+    masked: bool = False
+    modified: bool = False
+
+
+MODIFIED = {"scale": torch.tensor(0.3, dtype=torch.float64), "softcap": torch.tensor(30.0, dtype=torch.float64)}
+CASES = (
+    Case(1, 1, 1, heads=1, head_dim=2),
+    Case(1, 2, 2, heads=2, head_dim=4, causal=True),
+    Case(3, 40, 40, heads=4, head_dim=16, masked=True, modified=True),
+    Case(2, 1, 500, heads=2, head_dim=8, causal=True, masked=True),
+    Case(1, 9, 9, heads=6, head_dim=2, masked=True),
+    Case(2, 257, 257, heads=2, head_dim=8, causal=True),
+    Case(1, 1, 4096, heads=1, head_dim=64),
+)
 
 
 @dataclass(frozen=True)
@@ -40,69 +60,87 @@ class Parity:
     weights against the float64 softmax of the served scores, absolute.
     """
 
-    scores: float
-    weights: float
-    output: float
-    terms: float
-    cases: int
+    scores: float = 0.0
+    weights: float = 0.0
+    output: float = 0.0
+    terms: float = 0.0
+    cases: int = 0
+
+    def __or__(self, other: Parity) -> Parity:
+        """The worse of both in each figure."""
+        return Parity(
+            max(self.scores, other.scores),
+            max(self.weights, other.weights),
+            max(self.output, other.output),
+            max(self.terms, other.terms),
+            self.cases + other.cases,
+        )
 
 
-def parity(
-    family: Family, encoding: Encoding, scores_graph: onnx.ModelProto, positions_graph: onnx.ModelProto
-) -> Parity:
-    """Measure, and raise `ParityError` above 5e-6."""
-    scores_session, positions_session = (_session(graph) for graph in (scores_graph, positions_graph))
-    worst: dict[str, float] = dict.fromkeys(("scores", "weights", "output", "terms"), 0.0)
+def parity(family: Family, encoding: Encoding, graphs: Graphs) -> Parity:
+    """Measure at every case. Raises `ParityError` above 5e-6."""
+    scores, positions = _session(graphs.scores), _session(graphs.positions)
     generator = torch.Generator().manual_seed(0)
-    for batch, queries, keys, heads, head_dim, causal, masked in CASES:
-        if family.sizes:
-            heads, head_dim, _ = family.sizes
-        causal = causal or encoding.card.causal == "required"
-        features = (heads, head_dim) if family.sizes is None else (family.sizes[2],)
-        x_q = torch.randn((batch, queries, *features), generator=generator)
-        x_k = torch.randn((batch, keys, *features), generator=generator)
-        m, n = torch.arange(keys - queries, keys).double(), torch.arange(keys).double()
-        visible = (n <= m[:, None]) if causal else torch.ones(queries, keys, dtype=torch.bool)
-        visible = visible.expand(batch, 1, -1, -1)
-        if masked:
-            visible = visible & (torch.rand((batch, 1, queries, keys), generator=generator) > 0.2)
-            visible[0, 0, 0] = False
-        fixed = family.fixed.get(encoding.card.id, {})
-        parameters = {
-            p.name: fixed[p.name] if p.name in fixed else sample_of(p, heads, head_dim, keys, generator)
-            for p in encoding.card.parameters
-        }
-        feeds = {
-            "query_positions": m,
-            "key_positions": n,
-            "causal": torch.tensor(causal),
-            "heads_like": torch.zeros(heads, head_dim),
-        }
-        feeds |= {f"parameter.{name}": value for name, value in parameters.items() if name not in fixed}
-        tables = _run(positions_session, feeds)
-        served = _run(scores_session, {"queries": x_q, "keys": x_k, "visible": visible, **tables})
-        position_tables = PositionTables(family.projections.double(), encoding, family.sizes, torch.float64)
-        at = position_tables.at(m, n, torch.tensor(causal), torch.zeros(heads, head_dim))
-        tables64 = position_tables(at, {name: _double(value) for name, value in parameters.items()})
-        exact = ScoredAttention(family.projections.double(), encoding)(x_q.double(), x_k.double(), visible, tables64)
-        family.projections.float()
-        largest = float(exact.scores.abs().max())
-        worst["scores"] = max(worst["scores"], _error(served["scores"], exact.scores) / largest)
-        for name, term in exact.terms.items():
-            worst["terms"] = max(worst["terms"], _error(served[f"term.{name}"], term) / largest)
-        softmax = torch.softmax(
-            torch.where(visible, torch.from_numpy(served["scores"]).double(), float("-inf")), -1
-        ).nan_to_num(0.0)
-        worst["weights"] = max(worst["weights"], _error(served["weights"], softmax))
-        with_served_weights = encoding.output(
-            softmax, family.projections.double().value(x_k.double()), tables64
-        ).transpose(1, 2)
-        family.projections.float()
-        size = max(1.0, float(with_served_weights.abs().max()))
-        worst["output"] = max(worst["output"], _error(served["output"], with_served_weights) / size)
-    if max(worst.values()) > TOLERANCE:
-        raise ParityError(f"{family.name}/{encoding.card.id}: errors {worst} exceed {TOLERANCE}")
-    return Parity(**{name: float(f"{error:.1e}") for name, error in worst.items()}, cases=len(CASES))
+    measured = Parity()
+    for case in CASES:
+        measured |= _compare(case, family, encoding, scores, positions, generator)
+    if max(measured.scores, measured.weights, measured.output, measured.terms) > TOLERANCE:
+        raise ParityError(f"{family.name}/{encoding.card.id}: {measured} exceeds {TOLERANCE:g}")
+    return measured
+
+
+def _compare(
+    case: Case,
+    family: Family,
+    encoding: Encoding,
+    scores_session: onnxruntime.InferenceSession,
+    positions_session: onnxruntime.InferenceSession,
+    generator: torch.Generator,
+) -> Parity:
+    heads, head_dim, width = family.sizes or (case.heads, case.head_dim, case.heads * case.head_dim)
+    causal = case.causal or encoding.card.causal == "required"
+    embedding = (heads, head_dim) if family.sizes is None else (width,)
+    queries = torch.randn((case.batch, case.queries, *embedding), generator=generator)
+    keys = torch.randn((case.batch, case.keys, *embedding), generator=generator)
+    m, n = torch.arange(case.keys - case.queries, case.keys).double(), torch.arange(case.keys).double()
+    visible = (n <= m[:, None]) if causal else torch.ones(case.queries, case.keys, dtype=torch.bool)
+    visible = visible.expand(case.batch, 1, -1, -1)
+    if case.masked:
+        visible = visible & (torch.rand(visible.shape, generator=generator) > 0.2)
+        visible[0, 0, 0] = False
+
+    fixed = fixed_parameters(family, encoding)
+    parameters = {
+        p.name: sample_of(p, heads, head_dim, case.keys, generator) for p in (*encoding.card.parameters, *MODIFIERS)
+    }
+    parameters |= (MODIFIED if case.modified else {}) | dict(fixed)
+    switches = {name: torch.tensor(name in fixed or case.modified) for name in SWITCHES}
+
+    where = (m, n, torch.tensor(causal), torch.zeros(heads, head_dim))
+    feeds = dict(zip(("query_positions", "key_positions", "causal", "heads_like"), where, strict=True))
+    tables = _run(positions_session, feeds | {f"parameter.{name}": value for name, value in parameters.items()})
+    content = {"queries": queries, "keys": keys, "visible": visible}
+    served = _run(scores_session, content | tables | {f"switch.{name}": value for name, value in switches.items()})
+
+    exact_parameters = {name: _double(value) for name, value in parameters.items()}
+    projections = copy.deepcopy(family.projections).double()
+    position_tables = PositionTables(projections, encoding, family.sizes, torch.float64)
+    exact_tables = position_tables(position_tables.at(*where, exact_parameters["scale"]), exact_parameters)
+    attention = ScoredAttention(projections, encoding)
+    exact = attention(queries.double(), keys.double(), visible, exact_tables, switches)
+
+    largest = float(exact.scores.abs().max())
+    served_scores = torch.from_numpy(served["scores"]).double()
+    weights = masked_softmax(served_scores, visible, exact_tables["sinks"], switches["sinks"])
+    output = encoding.output(weights, projections.value(keys.double()), exact_tables).transpose(1, 2)
+    return Parity(
+        scores=_error(served["scores"], exact.scores) / largest,
+        weights=_error(served["weights"], weights),
+        output=_error(served["output"], output) / max(1.0, float(output.abs().max())),
+        terms=max(_error(served[f"term.{name}"], term) for name, term in exact.terms.items())
+        / max(float(term.abs().max()) for term in exact.terms.values()),
+        cases=1,
+    )
 
 
 def _session(graph: onnx.ModelProto) -> onnxruntime.InferenceSession:
@@ -114,13 +152,8 @@ def _session(graph: onnx.ModelProto) -> onnxruntime.InferenceSession:
 def _run(session: onnxruntime.InferenceSession, feeds: Mapping[str, Tensor | np.ndarray]) -> dict[str, np.ndarray]:
     wanted = {entry.name for entry in session.get_inputs()}
     outputs = [entry.name for entry in session.get_outputs()]
-    return dict(
-        zip(
-            outputs,
-            session.run(outputs, {name: np.asarray(value) for name, value in feeds.items() if name in wanted}),
-            strict=True,
-        )
-    )
+    needed = {name: np.asarray(value) for name, value in feeds.items() if name in wanted}
+    return dict(zip(outputs, session.run(outputs, needed), strict=True))
 
 
 def _double(value: Tensor) -> Tensor:

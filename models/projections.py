@@ -75,7 +75,7 @@ class Linear(nn.Module):
 
     def by_head(self, projection: nn.Linear, x: Float[Tensor, "batch tokens width"]) -> Split:
         projected = linear(x, projection.weight, projection.bias)
-        return projected.unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
+        return torch.reshape(projected, (*x.shape[:-1], self.heads, self.head_dim)).transpose(1, 2)
 
     def position_query(
         self, p: Float[Tensor, "tokens width"], heads: int, head_dim: int

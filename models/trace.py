@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import onnx
 import torch
@@ -34,7 +34,7 @@ class Signature:
 
     inputs: Mapping[str, Axes]
     outputs: Mapping[str, Axes]
-    relaxed: Mapping[str, Axes]
+    relaxed: Mapping[str, Axes] = field(default_factory=dict)
     """Inputs whose axes may broadcast when served: traced with the axes in `inputs`, declared with these. They come
     first, since the exporter reads each size off the last input that has it.
     """
@@ -101,13 +101,8 @@ def _clean(model: onnx.ModelProto, signature: Signature) -> onnx.ModelProto:
     opsets = {entry.domain: entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")}
     if list(opsets.values()) != [OPSET]:
         raise TraceError(f"asked for opset {OPSET}, got {opsets}")
-    measured = [
-        node.op_type
-        for node in model.graph.node
-        if node.op_type in ("Shape", "Size") and node.input[0] in _original(model, signature)
-    ]
-    if measured:
-        raise TraceError(f"the graph reads sizes off an input that may broadcast: {list(signature.relaxed)}")
+    if measured := list(_sizes_read_off_relaxed(model, signature)):
+        raise TraceError(f"the graph reads sizes off axes that may broadcast: {', '.join(measured)}")
     domains = sorted({node.domain for node in model.graph.node} - {"", "ai.onnx"})
     if domains:
         raise TraceError(f"operators of other domains: {domains}")
@@ -138,11 +133,16 @@ def _clean(model: onnx.ModelProto, signature: Signature) -> onnx.ModelProto:
     return model
 
 
-def _original(model: onnx.ModelProto, signature: Signature) -> set[str]:
-    """The exporter's own names of the relaxed inputs."""
-    return {
-        value.name for value, name in zip(model.graph.input, signature.inputs, strict=True) if name in signature.relaxed
-    }
+def _sizes_read_off_relaxed(model: onnx.ModelProto, signature: Signature) -> Iterator[str]:
+    """Axes of relaxed inputs whose size the graph uses although it may be another one when served."""
+    exported_name = {name: value.name for value, name in zip(model.graph.input, signature.inputs, strict=True)}
+    for name, relaxed in signature.relaxed.items():
+        for node in model.graph.node:
+            if node.op_type in ("Shape", "Size") and node.input[0] == exported_name[name]:
+                span = {attribute.name: attribute.i for attribute in node.attribute}
+                read = slice(span.get("start", 0), span.get("end", len(relaxed)))
+                if relaxed[read] != signature.inputs[name][read]:
+                    yield f"{name} {list(relaxed[read])}"
 
 
 def _declare(value: onnx.ValueInfoProto, name: str, axes: Axes) -> None:

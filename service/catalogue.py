@@ -288,7 +288,8 @@ def _pair(scores: _File, tables: _File) -> Encoding:
     unknown = sorted(set(encoding.positions_graph.expected) - lists)
     if unknown:
         raise FileError(f"{tables.path.name} gives {unknown}, but its metadata has no such list")
-    unknown = sorted(set(scores.inputs) - {"queries", "keys", "visible"} - given)
+    switches = {f"switch.{name}" for name in encoding.switches}
+    unknown = sorted(set(scores.inputs) - {"queries", "keys", "visible"} - switches - given)
     if unknown:
         raise FileError(f"needs {unknown}, which {tables.path.name} does not give")
     absent = [name for name in ("queries", "keys") if name not in scores.inputs]
@@ -298,6 +299,9 @@ def _pair(scores: _File, tables: _File) -> Encoding:
     lacking = sorted(promised - set(scores.outputs))
     if lacking:
         raise FileError(f"has no output {lacking}, which its metadata promises")
+    unknown = [name for name in encoding.switches if encoding.parameter(name) is None]
+    if unknown:
+        raise FileError(f"its switches {unknown} are none of its parameters")
     rows_of = encoding.positions.rows_of
     if rows_of is not None and encoding.parameter(rows_of) is None:
         raise FileError(f"its positions are rows of {rows_of!r}, which is none of its parameters")

@@ -72,7 +72,10 @@ class Initial:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of an encoding, an input of its positions graph. A number without a default is optional."""
+    """One parameter of an encoding, an input of its positions graph.
+
+    A number without a default and an array without `initial` are optional: absent, they are fed as NaN and as zeros.
+    """
 
     name: str
     kind: Literal["number", "integer", "flag", "choice", "numbers", "array"]
@@ -93,8 +96,8 @@ class Parameter:
         optional = self.kind == "number" and self.default is None
         if self.kind in wanted and not optional and not isinstance(self.default, wanted[self.kind]):
             raise ValueError(f"parameter {self.name!r}: {self.default!r} is no default of kind {self.kind!r}")
-        if self.kind == "array" and (not self.shape or self.initial is None):
-            raise ValueError(f"parameter {self.name!r}: an array needs `shape` and `initial`")
+        if self.kind == "array" and not self.shape:
+            raise ValueError(f"parameter {self.name!r}: an array needs a `shape`")
         for axis in self.shape:
             if isinstance(axis, str) and axis not in REQUEST_SIZES and axis not in self.sizes:
                 raise ValueError(f"parameter {self.name!r}: nothing says how large the axis {axis!r} is")
@@ -159,6 +162,8 @@ class Encoding:
     conventions: Mapping[str, str] = field(default_factory=dict)
     terms: tuple[Term, ...] = ()
     parameters: tuple[Parameter, ...] = ()
+    switches: tuple[str, ...] = ()
+    """Switches of the scores graph, each on where the parameter of its name is given."""
     positions: PositionRules = PositionRules()
     causal: Literal["either", "required"] = "either"
     default_causal: bool = False

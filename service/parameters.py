@@ -48,7 +48,8 @@ class Given:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ResolvedParameters:
-    """Every parameter of one encoding. Equal `digest` means equal values; `report` is JSON-able.
+    """Every parameter of one encoding. Equal `digest` means equal values; `report` is JSON-able and leaves out optional
+    parameters that are absent; `switches` are those of the scores graph that are on.
 
     Default arrays are drawn only when `feeds` is called: where the tables are known already, nobody needs them.
     `elements` is how many numbers `feeds` may have to draw. `pointers` says where the request set what it set.
@@ -57,6 +58,7 @@ class ResolvedParameters:
     digest: str
     report: Mapping[str, Any]
     elements: int
+    switches: tuple[str, ...]
     pointers: Mapping[str, str]
     _values: Mapping[str, np.ndarray]
     _defaults: Mapping[str, tuple[Initial, tuple[int, ...]]]
@@ -155,7 +157,8 @@ class Parameters:
                 sent = given.scalars.get(name, given.arrays.get(name))
                 value = _default(parameter) if sent is None else _scalar(parameter, dotted, sent, at)
                 values[name] = _feed(parameter, value)
-                report[name] = list(value) if isinstance(value, tuple) else value
+                if value is not None:
+                    report[name] = list(value) if isinstance(value, tuple) else value
                 digest.update(f"{name}={value!r};".encode())
             elif name in given.arrays:
                 array = np.array(given.arrays[name], dtype=np.float32, order="C")
@@ -165,14 +168,18 @@ class Parameters:
                 digest.update(f"{name}={array.shape};".encode())
                 digest.update(array.data)
             else:
-                assert parameter.initial is not None
                 shape = tuple(axes[axis] if isinstance(axis, str) else axis for axis in parameter.shape)
                 self._check_default(dotted, parameter, shape)
-                defaults[name] = (parameter.initial, shape)
-                report[name] = {"shape": list(shape), "source": f"default: {parameter.initial}"}
-                digest.update(f"{name}={parameter.initial!r}{shape};".encode())
+                initial = parameter.initial or Initial("zeros")
+                defaults[name] = (initial, shape)
+                if parameter.initial is not None:
+                    report[name] = {"shape": list(shape), "source": f"default: {initial}"}
+                digest.update(f"{name}={initial!r}{shape};".encode())
         elements = sum(prod(shape) for _, shape in defaults.values())
-        return ResolvedParameters(digest.hexdigest(), report, elements, given.pointers, values, defaults, self._arrays)
+        switches = tuple(name for name in encoding.switches if name in given.pointers)
+        return ResolvedParameters(
+            digest.hexdigest(), report, elements, switches, given.pointers, values, defaults, self._arrays
+        )
 
     def _check_default(self, dotted: str, parameter: Parameter, shape: tuple[int, ...]) -> None:
         if prod(shape) > self.largest:

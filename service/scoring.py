@@ -98,6 +98,7 @@ class Scoring:
                 keys=admitted.keys,
                 visible=visible,
                 cells=admitted.cells * len(part.outputs),
+                switches=part.parameters.switches,
             )
             for part, table in zip(plan.parts, tables, strict=True)
         ]

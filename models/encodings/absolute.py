@@ -40,7 +40,7 @@ class Absolute(Encoding):
         p_m = self.vectors(at.query, at, parameters).to(at.dtype)
         p_n = self.vectors(at.key, at, parameters).to(at.dtype)
         return {
-            "scale": at.inverse_sqrt(),
+            "scale": at.scale(),
             "query_vectors": at.project_query(p_m),
             "key_vectors": at.project_key(p_n),
             "value_vectors": at.project_value(p_n),

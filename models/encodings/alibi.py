@@ -40,7 +40,7 @@ class ALiBi(Encoding):
 
     def tables(self, at: Positions, parameters: Tables) -> dict[str, Tensor]:
         distance = torch.where(at.causal, at.r, at.r.abs())
-        return {"scale": at.inverse_sqrt(), "bias": (-slopes(at.heads)[:, None, None] * distance).to(at.dtype)}
+        return {"scale": at.scale(), "bias": (-slopes(at.heads)[:, None, None] * distance).to(at.dtype)}
 
     def terms(self, q: Heads, k: Heads, table: Tables) -> dict[str, Scores]:
         return {"content": dot(q, k), "bias": table["bias"]}

@@ -92,7 +92,7 @@ class DeBERTa(Encoding):
         p = parameters["table"]
         paper = parameters["p2c_index"] == 1
         return {
-            "scale": at.inverse_sqrt(3),
+            "scale": at.scale(3),
             "keys": p @ parameters["w_kr"].transpose(-1, -2),
             "queries": p @ parameters["w_qr"].transpose(-1, -2),
             "c2p_index": delta(at.r, p.shape[0]),

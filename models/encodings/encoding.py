@@ -41,6 +41,7 @@ class Positions:
     project_query: Project
     project_key: Project
     project_value: Project
+    given_scale: Float64[Tensor, ""]
     dtype: torch.dtype = torch.float32
 
     @property
@@ -53,11 +54,16 @@ class Positions:
         """The request's own length: its largest position, plus one."""
         return torch.maximum(self.query.max(), self.key.max()) + 1
 
-    def inverse_sqrt(self, factor: int = 1) -> Float[Tensor, ""]:
-        """1 / sqrt(factor * head_dim), computed in the graph: a Python sqrt of a dynamic size would be baked in at
-        export.
+    def scale(self, factor: int = 1) -> Float[Tensor, ""]:
+        """1 / sqrt(factor * head_dim), or the scale that the request gives.
+
+        Computed in the graph: a Python sqrt of a dynamic size would be baked in at export.
         """
-        return torch.full((), self.head_dim * factor, dtype=torch.float64).rsqrt().to(self.dtype)
+        return self.or_given(torch.full((), self.head_dim * factor, dtype=torch.float64).rsqrt())
+
+    def or_given(self, own: Float64[Tensor, ""]) -> Float[Tensor, ""]:
+        """The scale that the request gives, or the encoding's own where it gives none (NaN)."""
+        return torch.where(torch.isnan(self.given_scale), own, self.given_scale).to(self.dtype)
 
 
 class Encoding(ABC):

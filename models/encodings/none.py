@@ -25,7 +25,7 @@ class NoEncoding(Encoding):
     dims = {"scale": ()}
 
     def tables(self, at: Positions, parameters: Tables) -> dict[str, Tensor]:
-        return {"scale": at.inverse_sqrt()}
+        return {"scale": at.scale()}
 
     def terms(self, q: Heads, k: Heads, table: Tables) -> dict[str, Scores]:
         return {"content": dot(q, k)}

@@ -140,7 +140,7 @@ class Rotary(Encoding):
         a = torch.where(pairs.rotated, self.magnitude(parameters), 1.0)
         m, n = at.query[:, None] * theta, at.key[:, None] * theta
         return {
-            "scale": at.inverse_sqrt(),
+            "scale": at.scale(),
             "query_cos": (a * m.cos()).to(at.dtype),
             "query_sin": (a * m.sin() * pairs.sign).to(at.dtype),
             "key_cos": (a * n.cos()).to(at.dtype),

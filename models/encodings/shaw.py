@@ -62,7 +62,7 @@ class Shaw(Encoding):
 
     def tables(self, at: Positions, parameters: Tables) -> dict[str, Tensor]:
         return {
-            "scale": at.inverse_sqrt(),
+            "scale": at.scale(),
             "keys": parameters["keys"],
             "index": clipped(at, parameters["keys"].shape[0]),
             "values": parameters["values"],

@@ -60,7 +60,7 @@ class T5(Encoding):
 
     def tables(self, at: Positions, parameters: Tables) -> dict[str, Tensor]:
         return {
-            "scale": torch.ones((), dtype=at.dtype),
+            "scale": at.or_given(torch.ones((), dtype=torch.float64)),
             "bias": bucket_bias(at, parameters["bias"], parameters["max_distance"]),
         }
 

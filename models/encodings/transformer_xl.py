@@ -90,7 +90,7 @@ class TransformerXL(Encoding):
         w = 10000.0 ** (-torch.arange(waves, dtype=torch.float64) / waves)
         m, n = at.query[:, None] * w, at.key[:, None] * w
         return {
-            "scale": at.inverse_sqrt(),
+            "scale": at.scale(),
             "query_sin": m.sin().to(at.dtype),
             "query_cos": m.cos().to(at.dtype),
             "key_sin": n.sin().to(at.dtype),

@@ -106,7 +106,7 @@ class TUPE(Encoding):
     dims = {"scale": (), "position": ("heads", "queries", "keys"), "bias": ("heads", "queries", "keys")}
 
     def tables(self, at: Positions, parameters: Tables) -> dict[str, Tensor]:
-        scale = at.inverse_sqrt(2)
+        scale = at.scale(2)
         p_m, p_n = normed(at.query, parameters), normed(at.key, parameters)
         position = scale * dot(p_m @ parameters["u_q"].transpose(-1, -2), p_n @ parameters["u_k"].transpose(-1, -2))
         bias = bucket_bias(at, parameters["bias"], parameters["max_distance"])

@@ -24,7 +24,12 @@ class Runner(Protocol):
         """onnxruntime's name of where it computes, `CPUExecutionProvider`."""
 
     def run(
-        self, graph: Graph, outputs: tuple[str, ...], masked: bool, feeds: Mapping[str, np.ndarray]
+        self,
+        graph: Graph,
+        outputs: tuple[str, ...],
+        masked: bool,
+        feeds: Mapping[str, np.ndarray],
+        switches: tuple[str, ...] = (),
     ) -> Mapping[str, np.ndarray]:
         """These outputs of this graph. `feeds` may hold more than the graph needs. What it raises fails the batch."""
 
@@ -58,7 +63,7 @@ class Compute:
             began = self._clock()
             feeds = assemble(jobs)
             assembled = self._clock()
-            outputs = self._runner.run(first.graph, first.outputs, first.visible is not None, feeds)
+            outputs = self._runner.run(first.graph, first.outputs, first.visible is not None, feeds, first.switches)
             compute = self._clock() - assembled
             parts = cut(outputs, jobs)
         except BaseException:

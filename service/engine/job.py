@@ -36,6 +36,7 @@ class BatchKey:
     tables: str
     outputs: tuple[str, ...]
     masked: bool
+    switches: tuple[str, ...]
     query_shape: tuple[int, ...]
     key_shape: tuple[int, ...]
 
@@ -46,6 +47,7 @@ class Job:
 
     `visible` is None where nothing is masked, else bool [batch or 1, heads or 1, queries, keys].
     `cells` (batch * heads * queries * keys * outputs) is the job's cost in the queue's account.
+    `switches` names the graph's switches that are on; the others are off.
     """
 
     graph: Graph
@@ -55,6 +57,7 @@ class Job:
     keys: Float[np.ndarray, "batch keys *features"]
     visible: Bool[np.ndarray, "#batch #heads queries keys"] | None
     cells: int
+    switches: tuple[str, ...] = ()
 
     @property
     def key(self) -> BatchKey:
@@ -64,6 +67,7 @@ class Job:
             self.tables.key,
             self.outputs,
             self.visible is not None,
+            self.switches,
             self.queries.shape[1:],
             self.keys.shape[1:],
         )

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 import onnx
 
+SWITCH = "switch."
 
-def prune(model: onnx.ModelProto, outputs: Iterable[str], masked: bool) -> onnx.ModelProto:
+
+def prune(
+    model: onnx.ModelProto, outputs: Iterable[str], masked: bool, switches: Container[str] = ()
+) -> onnx.ModelProto:
     """A model with these outputs only, and with the nodes, initializers and inputs they need.
 
-    Without a mask the input `visible` is all true: every `Where(visible, a, b)` becomes `a`, and `visible` is gone.
-    Raises ValueError for an output that the graph lacks, and for a graph that needs `visible` for more than that.
+    Conditions that are known now are resolved: every `Where(condition, a, b)` becomes `a` or `b`, and the input is
+    gone. Without a mask `visible` is all true; `switch.<name>` is true for the names in `switches` and else false.
+    Raises ValueError for an output that the graph lacks, and where it uses a known condition for more than that.
     """
     wanted = list(outputs)
-    known = [output.name for output in model.graph.output]
-    if missing := [name for name in wanted if name not in known]:
-        raise ValueError(f"the graph has no output {', '.join(missing)}; it has {', '.join(known)}")
-    nodes = list(model.graph.node) if masked else list(_without_mask(model.graph.node, set(known)))
+    available = [output.name for output in model.graph.output]
+    if missing := [name for name in wanted if name not in available]:
+        raise ValueError(f"the graph has no output {', '.join(missing)}; it has {', '.join(available)}")
+    known = {value.name: value.name.removeprefix(SWITCH) in switches for value in model.graph.input}
+    known = {name: on for name, on in known.items() if name.startswith(SWITCH)} | ({} if masked else {"visible": True})
+    nodes = list(_resolved(model.graph.node, known, set(available)))
     kept, needed = _reachable(nodes, wanted)
-    if not masked and "visible" in needed:
-        raise ValueError("the graph uses `visible` for more than the condition of a Where: it has no unmasked form")
+    if unresolved := needed.intersection(known):
+        names = ", ".join(sorted(unresolved))
+        raise ValueError(f"the graph uses {names} for more than the condition of a Where: it has no form without")
     pruned = onnx.ModelProto()
     pruned.CopyFrom(model)
     graph = pruned.graph
@@ -29,24 +37,26 @@ def prune(model: onnx.ModelProto, outputs: Iterable[str], masked: bool) -> onnx.
     graph.node.extend(kept)
     graph.initializer.extend(tensor for tensor in model.graph.initializer if tensor.name in needed)
     graph.input.extend(value for value in model.graph.input if value.name in needed)
-    graph.output.extend(model.graph.output[known.index(name)] for name in wanted)
+    graph.output.extend(model.graph.output[available.index(name)] for name in wanted)
     return pruned
 
 
-def _without_mask(nodes: Iterable[onnx.NodeProto], outputs: set[str]) -> Iterator[onnx.NodeProto]:
+def _resolved(
+    nodes: Iterable[onnx.NodeProto], known: Mapping[str, bool], outputs: Container[str]
+) -> Iterator[onnx.NodeProto]:
     renamed: dict[str, str] = {}
     for original in nodes:
         node = onnx.NodeProto()
         node.CopyFrom(original)
         for i, name in enumerate(node.input):
             node.input[i] = renamed.get(name, name)
-        if node.op_type == "Where" and node.input[0] == "visible":
-            first, name = node.input[1], node.output[0]
+        if node.op_type == "Where" and node.input[0] in known:
+            chosen, name = node.input[1 if known[node.input[0]] else 2], node.output[0]
             if name not in outputs:
-                renamed[name] = first
+                renamed[name] = chosen
                 continue
             # An output keeps its name. onnxruntime removes the copy.
-            node = onnx.helper.make_node("Identity", [first], [name])
+            node = onnx.helper.make_node("Identity", [chosen], [name])
         yield node
 
 

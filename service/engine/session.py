@@ -1,4 +1,4 @@
-"""onnxruntime sessions: one for each graph, set of outputs and presence of a mask, built when first asked for."""
+"""onnxruntime sessions: one for each graph, set of outputs, mask or none, and switches; built when first asked for."""
 
 from __future__ import annotations
 
@@ -74,15 +74,20 @@ class Sessions:
         return self._provider.name
 
     def run(
-        self, graph: Graph, outputs: tuple[str, ...], masked: bool, feeds: Mapping[str, np.ndarray]
+        self,
+        graph: Graph,
+        outputs: tuple[str, ...],
+        masked: bool,
+        feeds: Mapping[str, np.ndarray],
+        switches: tuple[str, ...] = (),
     ) -> dict[str, np.ndarray]:
         """These outputs of the graph. Feeds it does not need are ignored."""
-        return dict(zip(outputs, self.session(graph, outputs, masked).run(outputs, feeds), strict=True))
+        return dict(zip(outputs, self.session(graph, outputs, masked, switches).run(outputs, feeds), strict=True))
 
-    def session(self, graph: Graph, outputs: tuple[str, ...], masked: bool) -> Session:
+    def session(self, graph: Graph, outputs: tuple[str, ...], masked: bool, switches: tuple[str, ...] = ()) -> Session:
         """The session for this, built now if need be. A build that fails is tried again the next time."""
-        key = (graph.name, graph.digest, outputs, masked)
-        return self._get(key, lambda: self._pruned(graph, outputs, masked))
+        key = (graph.name, graph.digest, outputs, masked, switches)
+        return self._get(key, lambda: self._pruned(graph, outputs, masked, switches))
 
     def positions(self, path: Path) -> Session:
         """A positions graph, whole, and on the CPU whatever the device. A file that has changed is opened anew."""
@@ -107,8 +112,8 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def _pruned(self, graph: Graph, outputs: tuple[str, ...], masked: bool) -> Session:
-        model = prune(onnx.load(graph.path), outputs, masked)
+    def _pruned(self, graph: Graph, outputs: tuple[str, ...], masked: bool, switches: tuple[str, ...]) -> Session:
+        model = prune(onnx.load(graph.path), outputs, masked, switches)
         return Session(model.SerializeToString(), self._provider, self._threads)
 
     def _get(self, key: tuple[Hashable, ...], build: Callable[[], Session]) -> Session:

@@ -99,7 +99,7 @@ def test_the_body_sets_arrays_and_scalars() -> None:
 
 def test_a_number_without_a_default_is_fed_as_nan_unless_it_is_given() -> None:
     assert np.isnan(resolve(YARN)["yarn"].feeds()["parameter.attention_factor"])
-    assert resolve(YARN)["yarn"].report == {"attention_factor": None}
+    assert resolve(YARN)["yarn"].report == {}
     given = resolve(YARN, scalars={"yarn.attention_factor": "1.5"})["yarn"]
     assert given.feeds()["parameter.attention_factor"] == 1.5
     assert given.report == {"attention_factor": 1.5}

@@ -26,6 +26,10 @@ def _defaults(path: Path) -> dict[str, np.ndarray] | None:
     for one in parameters:
         if one["kind"] == "choice":
             values[one["name"]] = np.array(one["choices"].index(one["default"]), np.int64)
+        elif one["kind"] in KINDS and one["default"] is None:
+            values[one["name"]] = np.array(np.nan)
+        elif one["kind"] == "array" and one["initial"] is None and one["shape"] == ["heads"]:
+            values[one["name"]] = np.zeros(2, np.float32)
         elif one["kind"] in KINDS:
             values[one["name"]] = np.array(one["default"], KINDS[one["kind"]])
         else:

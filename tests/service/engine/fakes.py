@@ -59,7 +59,12 @@ class FakeRunner:
     entered: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
 
     def run(
-        self, graph: Graph, outputs: tuple[str, ...], masked: bool, feeds: Mapping[str, np.ndarray]
+        self,
+        graph: Graph,
+        outputs: tuple[str, ...],
+        masked: bool,
+        feeds: Mapping[str, np.ndarray],
+        switches: tuple[str, ...] = (),
     ) -> dict[str, np.ndarray]:
         queries, keys = feeds["queries"], feeds["keys"]
         here = [float(item.flat[0]) for item in queries]

@@ -394,6 +394,23 @@ def test_a_device_that_recovers_makes_the_engine_ready_again() -> None:
     asyncio.run(main())
 
 
+def test_an_engine_that_waits_for_its_device_to_recover_can_be_stopped() -> None:
+    async def main() -> None:
+        runner = FakeRunner()
+        async with running(runner, failures_allowed=1, recheck=PATIENCE) as engine:
+            await engine.warm_up([job(5.0)])
+            runner.fails = lambda _: Broken()
+            with pytest.raises(ModelFailed):
+                await engine.run([job()])
+            while engine.health is None:
+                await asyncio.sleep(0)
+            assert await engine.stop(PATIENCE)
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+            assert engine.waiting_requests == 0
+
+    asyncio.run(main())
+
+
 def test_a_run_that_does_not_return_makes_the_engine_not_ready_until_it_does() -> None:
     async def main() -> None:
         clock = Clock()

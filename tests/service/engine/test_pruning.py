@@ -65,7 +65,7 @@ def test_a_graph_that_counts_with_visible_has_no_unmasked_form() -> None:
     model.graph.node.append(helper.make_node("Cast", ["hidden"], ["mask"], to=TensorProto.FLOAT))
     model.graph.output.append(helper.make_tensor_value_info("mask", TensorProto.FLOAT, None))
     prune(model, ["weights"], masked=False)
-    with pytest.raises(ValueError, match="no unmasked form"):
+    with pytest.raises(ValueError, match="visible for more than"):
         prune(model, ["mask"], masked=False)
 
 
@@ -95,3 +95,25 @@ def test_a_branch_keeps_what_it_reads_from_outside() -> None:
     assert [node.op_type for node in pruned.graph.node] == ["Add", "If"]
     assert names(pruned.graph.initializer) == {"one"}
     assert names(pruned.graph.input) == {"x", "flag"}
+
+
+def test_a_switch_chooses_its_branch_and_is_gone() -> None:
+    def value(name: str, kind: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, kind, [] if kind == TensorProto.BOOL else [2])
+
+    graph = helper.make_graph(
+        [
+            helper.make_node("Tanh", ["x"], ["capped"]),
+            helper.make_node("Mul", ["capped", "cap"], ["grown"]),
+            helper.make_node("Where", ["switch.cap", "grown", "x"], ["scores"]),
+        ],
+        "switched",
+        [value("x"), value("cap"), value("switch.cap", TensorProto.BOOL)],
+        [value("scores")],
+    )
+    model = helper.make_model(graph)
+    off, on = prune(model, ["scores"], masked=False), prune(model, ["scores"], masked=False, switches=("cap",))
+    assert [entry.name for entry in off.graph.input] == ["x"]
+    assert [entry.name for entry in on.graph.input] == ["x", "cap"]
+    assert [node.op_type for node in off.graph.node] == ["Identity"]
+    assert [node.op_type for node in on.graph.node] == ["Tanh", "Mul", "Identity"]
