@@ -123,7 +123,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.gone.append(one)
 
 
-QueueMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+QueueMachine.TestCase.settings = settings(max_examples=250, stateful_step_count=30, deadline=None)
 TestQueue = QueueMachine.TestCase
 
 
