@@ -48,7 +48,9 @@ def create_app(
     What takes time, starting the engine and warming the models up, is done by the app's lifespan, which raises NotReady
     where a model fails.
     """
-    service = _assemble(settings, sessions or Sessions(settings.device), registry or CollectorRegistry())
+    if sessions is None:
+        sessions = Sessions(settings.device)
+    service = _assemble(settings, sessions, registry or CollectorRegistry())
     app = openapi.Application(service.catalogue, settings, lifespan=_lifespan)
     app.state.service = service
 

@@ -70,9 +70,10 @@ class Observed:
         except Exception:
             logger.exception("request %s failed", exchange.request_id)
             failure = ServiceError(f"the service failed on this request; its log says why under {exchange.request_id}")
-            await self._fail(failure, exchange, scope, None if started else send_observed)
-            if started:
+            if started:  # the server must cut the answer short: nothing else tells the client
+                exchange.reason = failure.reason
                 raise
+            await self._fail(failure, exchange, scope, send_observed)
         finally:
             self.lifecycle.inflight -= 1
             now = time.perf_counter()

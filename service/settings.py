@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ByteSize, Field, ValidationError, field_validator
+from pydantic import ByteSize, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 PREFIX = "ATTENTION_"
@@ -56,6 +56,15 @@ class Settings(BaseSettings):
     keep_alive_seconds: int = Field(75, ge=1, le=3600, description="an idle connection is closed after this long")
     table_cache_bytes: Size = Field(_bytes(256 << 20), description="memory for cached position tables")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe message shown")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Settings:
+        if self.request_cells > self.queue_cells:
+            raise ValueError(
+                f"{PREFIX}QUEUE_CELLS={self.queue_cells}: must be at least {PREFIX}REQUEST_CELLS, which is "
+                f"{self.request_cells}, or the largest request would never be admitted"
+            )
+        return self
 
     @field_validator("models", mode="before")
     @classmethod
@@ -108,12 +117,15 @@ def _field(variable: str) -> bool:
 
 def _unknown(variable: str) -> str:
     known = [name for name, _, _ in variables()]
-    nearest = get_close_matches(variable.upper(), known, n=1, cutoff=0.6)
+    nearest = get_close_matches(variable.upper(), known, n=1, cutoff=0.75)
     hint = f"did you mean {nearest[0]}?" if nearest else "`python -m service --help` lists those there are."
     return f"{variable} is not a setting; {hint}"
 
 
 def _bad_value(location: tuple[int | str, ...], value: object, message: str) -> str:
-    """`location` is the field (or the variable's name in lower case) and, in a list, the place in it."""
+    """`location` is the field (or the variable's name in lower case) and, in a list, the place in it; empty where
+    several do not fit together."""
+    if not location:
+        return message.removeprefix("Value error, ")
     name = PREFIX + str(location[0]).upper().removeprefix(PREFIX)
     return f"{name}={os.environ.get(name, value)}: {message[:1].lower()}{message[1:]}"
