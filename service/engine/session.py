@@ -39,7 +39,7 @@ class Session:
         self.inputs = tuple(value.name for value in self._session.get_inputs())
         self.outputs = tuple(value.name for value in self._session.get_outputs())
         # onnxruntime keeps the file's bytes and a copy of the weights laid out for its kernels; the rest was measured.
-        self.bytes = 2 * (len(model) if isinstance(model, bytes) else model.stat().st_size) + 1_300_000
+        self.bytes = 2 * (len(model) if isinstance(model, bytes) else model.stat().st_size) + 250_000
 
     def run(self, output_names: Sequence[str], feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """These outputs. Raises ValueError naming the inputs that are missing; onnxruntime's own exceptions else."""
@@ -95,9 +95,11 @@ class Sessions:
         key = (str(path), status.st_mtime_ns, status.st_size)
         return self._get(key, lambda: Session(path, Provider(CPU), self._threads))
 
-    def inputs(self, graph: Graph, outputs: tuple[str, ...], masked: bool) -> tuple[str, ...]:
+    def inputs(
+        self, graph: Graph, outputs: tuple[str, ...], masked: bool, switches: tuple[str, ...] = ()
+    ) -> tuple[str, ...]:
         """The inputs that these outputs need."""
-        return self.session(graph, outputs, masked).inputs
+        return self.session(graph, outputs, masked, switches).inputs
 
     def drop(self, name: str, *, keep_digest: str | None = None) -> int:
         """Forgets the sessions of the scores graph `name`, but those of `keep_digest`. Runs in flight finish on

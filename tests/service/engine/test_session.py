@@ -105,7 +105,7 @@ def test_dropped_sessions_are_built_anew_and_others_stay(tmp_path: Path) -> None
 
 
 def test_only_so_many_bytes_of_sessions_are_kept_and_the_one_unused_longest_goes(graph: Graph) -> None:
-    sessions = Sessions("cpu", capacity=3_000_000)
+    sessions = Sessions("cpu", capacity=600_000)
     first = sessions.session(graph, ("scores",), False)
     second = sessions.session(graph, ("weights",), False)
     assert sessions.session(graph, ("scores",), False) is first
