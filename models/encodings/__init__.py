@@ -21,6 +21,7 @@ from models.encodings.sinusoidal import Sinusoidal
 from models.encodings.t5 import T5
 from models.encodings.transformer_xl import TransformerXL
 from models.encodings.tupe import TUPE
+from models.encodings.xpos import XPos
 
 ENCODINGS: tuple[Encoding, ...] = (
     NoEncoding(),
@@ -40,5 +41,6 @@ ENCODINGS: tuple[Encoding, ...] = (
     Llama3RoPE(),
     LongRoPE(),
     ProportionalRoPE(),
+    XPos(),
     ALiBi(),
 )
