@@ -6,6 +6,7 @@ from models.encodings.alibi import ALiBi
 from models.encodings.deberta import DeBERTa
 from models.encodings.encoding import Encoding
 from models.encodings.integer import Integer
+from models.encodings.kerple import KERPLE
 from models.encodings.learned import Learned
 from models.encodings.none import NoEncoding
 from models.encodings.rope import RoPE
@@ -43,4 +44,5 @@ ENCODINGS: tuple[Encoding, ...] = (
     ProportionalRoPE(),
     XPos(),
     ALiBi(),
+    KERPLE(),
 )
