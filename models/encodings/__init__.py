@@ -17,6 +17,7 @@ from models.encodings.rope_longrope import LongRoPE
 from models.encodings.rope_ntk import NTKRoPE
 from models.encodings.rope_proportional import ProportionalRoPE
 from models.encodings.rope_yarn import YaRN
+from models.encodings.sandwich import Sandwich
 from models.encodings.shaw import Shaw
 from models.encodings.sinusoidal import Sinusoidal
 from models.encodings.t5 import T5
@@ -45,4 +46,5 @@ ENCODINGS: tuple[Encoding, ...] = (
     XPos(),
     ALiBi(),
     KERPLE(),
+    Sandwich(),
 )
