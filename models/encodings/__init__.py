@@ -5,6 +5,7 @@ from __future__ import annotations
 from models.encodings.alibi import ALiBi
 from models.encodings.deberta import DeBERTa
 from models.encodings.encoding import Encoding
+from models.encodings.fire import FIRE
 from models.encodings.integer import Integer
 from models.encodings.kerple import KERPLE
 from models.encodings.learned import Learned
@@ -47,4 +48,5 @@ ENCODINGS: tuple[Encoding, ...] = (
     ALiBi(),
     KERPLE(),
     Sandwich(),
+    FIRE(),
 )
