@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from models.encodings.alibi import ALiBi
+from models.encodings.cope import CoPE
 from models.encodings.deberta import DeBERTa
 from models.encodings.encoding import Encoding
 from models.encodings.fire import FIRE
@@ -49,4 +50,5 @@ ENCODINGS: tuple[Encoding, ...] = (
     KERPLE(),
     Sandwich(),
     FIRE(),
+    CoPE(),
 )
