@@ -79,7 +79,7 @@ class LongRoPE(Rotary):
         slowed = torch.where(long, entry(parameters["long_factor"], pairs), entry(parameters["short_factor"], pairs))
         return self.geometric(parameters["theta"], pairs) / slowed
 
-    def magnitude(self, parameters: Tables) -> Tensor:
+    def magnitude(self, at: Positions, parameters: Tables) -> Float64[Tensor, ""]:
         given = parameters["attention_factor"]
         derived = torch.sqrt(1 + torch.log(parameters["factor"]) / torch.log(parameters["original_length"].double()))
         return torch.where(torch.isnan(given), derived, given)

@@ -115,7 +115,7 @@ class YaRN(Rotary):
         wavelength = parameters["original_length"].double() / (turns * (2 * math.pi))
         return pairs.count * torch.log(wavelength) / torch.log(parameters["theta"])
 
-    def magnitude(self, parameters: Tables) -> Tensor:
+    def magnitude(self, at: Positions, parameters: Tables) -> Float64[Tensor, ""]:
         given, s = parameters["attention_factor"], parameters["factor"]
         mscale, mscale_all_dim = parameters["mscale"], parameters["mscale_all_dim"]
         both = (mscale > 0) & (mscale_all_dim > 0)

@@ -105,6 +105,8 @@ class Pairs:
 class Rotary(Encoding):
     """S(m, n) = c Re sum_i q_i conj(k_i) e^{i (m - n) theta_i}: q and k turn by their own position, so only the
     difference remains.
+
+    The tables `theta` (radians per position, float64) and `attention_factor` are there to be read; scores need neither.
     """
 
     dims = {
@@ -115,6 +117,8 @@ class Rotary(Encoding):
         "key_sin": ("keys", "head_dim"),
         "partner": ("head_dim",),
         "band": ("head_dim",),
+        "theta": ("head_dim",),
+        "attention_factor": (),
     }
 
     @abstractmethod
@@ -126,9 +130,9 @@ class Rotary(Encoding):
         """base^(-2i/D): plain RoPE's frequencies."""
         return base ** (-pairs.index / pairs.count.clamp(min=1))
 
-    def magnitude(self, parameters: Tables) -> Tensor | float:
+    def magnitude(self, at: Positions, parameters: Tables) -> Float64[Tensor, ""]:
         """Factor on the rotated q and k (YaRN's and LongRoPE's a): scores of rotated components grow by its square."""
-        return 1.0
+        return torch.ones((), dtype=torch.float64)
 
     def pairs(self, at: Positions, parameters: Tables) -> Pairs:
         """Which components pair up and turn."""
@@ -137,7 +141,7 @@ class Rotary(Encoding):
     def tables(self, at: Positions, parameters: Tables) -> dict[str, Tensor]:
         pairs = self.pairs(at, parameters)
         theta = torch.where(pairs.rotated, self.frequencies(pairs, at, parameters), 0.0)
-        a = torch.where(pairs.rotated, self.magnitude(parameters), 1.0)
+        a = torch.where(pairs.rotated, self.magnitude(at, parameters), 1.0)
         m, n = at.query[:, None] * theta, at.key[:, None] * theta
         return {
             "scale": at.scale(),
@@ -147,6 +151,8 @@ class Rotary(Encoding):
             "key_sin": (a * n.sin() * pairs.sign).to(at.dtype),
             "partner": pairs.partner,
             "band": pairs.band,
+            "theta": theta,
+            "attention_factor": self.magnitude(at, parameters),
         }
 
     def terms(self, q: Heads, k: Heads, table: Tables) -> dict[str, Scores]:
