@@ -7,6 +7,7 @@ from models.encodings.cope import CoPE
 from models.encodings.deberta import DeBERTa
 from models.encodings.encoding import Encoding
 from models.encodings.fire import FIRE
+from models.encodings.fox import FoX
 from models.encodings.integer import Integer
 from models.encodings.kerple import KERPLE
 from models.encodings.learned import Learned
@@ -51,4 +52,5 @@ ENCODINGS: tuple[Encoding, ...] = (
     Sandwich(),
     FIRE(),
     CoPE(),
+    FoX(),
 )
