@@ -69,7 +69,7 @@ def build(seed: int) -> list[Body]:
 # What a client can get wrong, each with the status it has to meet.
 BAD_BODIES = (
     (Body("json", "application/json", 0, b'{"embeddings": [[1, 2], [3]]}'), 422),
-    (Body("json", "application/json", 0, b'{"embeddings": [[1, NaN]]}'), 400),
+    (Body("json", "application/json", 0, b'{"embeddings": [[1, NaN]]}'), 422),
     (Body("json", "application/json", 0, b'{"embeddings": [[1, 2]'), 400),
     (Body("npy", "application/x-npy", 0, b"\x93NUMPY\x01\x00"), 400),
     (Body("text", "text/csv", 0, b"1,2\n3,4\n"), 415),
