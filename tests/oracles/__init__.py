@@ -7,7 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tests.oracles import absolute, alibi, deberta, none, rope, rope_scaled, shaw, t5, transformer_xl, tupe
+from tests.oracles import (
+    absolute,
+    alibi,
+    cope,
+    deberta,
+    fire,
+    fox,
+    kerple,
+    none,
+    rope,
+    rope_scaled,
+    sandwich,
+    shaw,
+    t5,
+    transformer_xl,
+    tupe,
+    xpos,
+)
 from tests.oracles.answer import Oracle
 
 ORACLES: Mapping[str, tuple[Oracle, ...]] = {
@@ -28,5 +45,11 @@ ORACLES: Mapping[str, tuple[Oracle, ...]] = {
     "rope-llama3": rope_scaled.LLAMA3_ORACLES,
     "rope-longrope": rope_scaled.LONGROPE_ORACLES,
     "rope-proportional": rope_scaled.PROPORTIONAL,
+    "xpos": xpos.ORACLES,
     "alibi": alibi.ORACLES,
+    "kerple": kerple.ORACLES,
+    "sandwich": sandwich.ORACLES,
+    "fire": fire.ORACLES,
+    "cope": cope.ORACLES,
+    "fox": fox.ORACLES,
 }

@@ -67,6 +67,13 @@ def from_scores(case: Case, scores: Pairs, terms: Mapping[str, Pairs] | None = N
     return Answer(scores, weights, np.einsum("bhmn,bnhd->bmhd", weights, case.keys), terms or {})
 
 
+def from_visible_scores(case: Case, scores: Pairs) -> Answer:
+    """Of a library that knows nothing of future keys."""
+    answer = from_scores(case, scores)
+    visible = np.broadcast_to(case.visible, scores.shape)
+    return Answer(np.where(visible, scores, np.nan), answer.weights, answer.output, relative=True)
+
+
 def from_probabilities(case: Case, probabilities: Pairs, output: Output) -> Answer:
     """Of a library module that returns its softmax: ln A(m, n) = S(m, n) - a constant of the row."""
     visible = np.broadcast_to(case.visible, probabilities.shape)

@@ -79,6 +79,8 @@ class Sizes:
 class Domain:
     """The cases that an oracle can answer; a library's module is made for fewer than the formula is.
 
+    Scattered positions are out of order, and some occur twice.
+
     `parameters` replaces the draw of a parameter: a constant, or a function of a generator and the sizes. An optional
     parameter that it does not name is not given.
     """
@@ -133,7 +135,7 @@ def _positions(rng: np.random.Generator, about: Mapping[str, Any], domain: Domai
         case "gaps":
             return np.sort(rng.choice(300, tokens, replace=False)).astype(np.float64)
         case "scattered":
-            return rng.choice(100, tokens, replace=False).astype(np.float64)
+            return rng.integers(0, 60, tokens).astype(np.float64)
         case "negative":
             return steps - start
         case "fractional":

@@ -9,6 +9,8 @@ with warnings.catch_warnings():
     from x_transformers import x_transformers
 
 AlibiPositionalBias = x_transformers.AlibiPositionalBias
+CoPE = x_transformers.CoPE
+DataDependentAlibi = x_transformers.DataDependentAlibi
 RelativePositionBias = x_transformers.RelativePositionBias
 RotaryEmbedding = x_transformers.RotaryEmbedding
 apply_rotary_pos_emb = x_transformers.apply_rotary_pos_emb
