@@ -4,6 +4,9 @@ RUN := $(VENV)/bin/python
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(RUN) -m pip install --no-input
 LOCK := $(RUN) -m uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest --custom-compile-command "make lock"
 
+# onnxruntime reports its use over the internet unless it is told not to.
+export ORT_DISABLE_TELEMETRY := 1
+
 # The first Python that is new enough; name another one with `make PYTHON=/path/to/python3 ...`.
 NEW_ENOUGH := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
 PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 python3 python; do \
