@@ -10,8 +10,12 @@ from typing import Any
 
 import torch
 from rotary_embedding_torch import RotaryEmbedding
+from transformers.models.gemma2.configuration_gemma2 import Gemma2Config
+from transformers.models.gemma2.modeling_gemma2 import Gemma2Attention, Gemma2RotaryEmbedding
 from transformers.models.gpt_neox.configuration_gpt_neox import GPTNeoXConfig
 from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXAttention, GPTNeoXRotaryEmbedding
+from transformers.models.gpt_oss.configuration_gpt_oss import GptOssConfig
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssAttention, GptOssRotaryEmbedding
 from transformers.models.gptj.configuration_gptj import GPTJConfig
 from transformers.models.gptj.modeling_gptj import GPTJAttention, create_sinusoidal_positions
 from transformers.models.llama.configuration_llama import LlamaConfig
@@ -115,6 +119,51 @@ def llama(case: Case, parameters: Mapping[str, Any] | None = None) -> Answer:
     x = hf.hidden(case)
     with torch.no_grad():
         places = LlamaRotaryEmbedding(config)(x, torch.from_numpy(case.n)[None])
+        output, probabilities = module.double()(x, places, hf.additive(case))
+    return hf.answer(case, probabilities, output)
+
+
+def gemma2(case: Case) -> Answer:
+    """Gemma2Attention: half layout, whole heads, a scale of its own and a softcap."""
+    config = Gemma2Config(
+        hidden_size=case.width,
+        num_attention_heads=case.heads,
+        num_key_value_heads=case.heads,
+        head_dim=case.head_dim,
+        num_hidden_layers=1,
+        layer_types=["full_attention"],
+        query_pre_attn_scalar=round(case.number("scale") ** -2),
+        attn_logit_softcapping=case.number("softcap"),
+        rope_parameters=rope_parameters(case),
+        attn_implementation="eager",
+    )
+    module = Gemma2Attention(config, layer_idx=0).eval()
+    hf.identity(module.q_proj, module.k_proj, module.v_proj, module.o_proj)
+    x = hf.hidden(case)
+    with torch.no_grad():
+        places = Gemma2RotaryEmbedding(config)(x, torch.from_numpy(case.n)[None])
+        output, probabilities = module.double()(x, places, hf.additive(case))
+    return hf.answer(case, probabilities, output)
+
+
+def gpt_oss(case: Case) -> Answer:
+    """GptOssAttention: half layout, whole heads, sinks."""
+    config = GptOssConfig(
+        hidden_size=case.width,
+        num_attention_heads=case.heads,
+        num_key_value_heads=case.heads,
+        head_dim=case.head_dim,
+        num_hidden_layers=1,
+        layer_types=["full_attention"],
+        rope_parameters=rope_parameters(case),
+        attn_implementation="eager",
+    )
+    module = GptOssAttention(config, layer_idx=0).eval()
+    hf.identity(module.q_proj, module.k_proj, module.v_proj, module.o_proj)
+    module.sinks.data = hf.tensor(case.array("sinks"))
+    x = hf.hidden(case)
+    with torch.no_grad():
+        places = GptOssRotaryEmbedding(config)(x, torch.from_numpy(case.n)[None])
         output, probabilities = module.double()(x, places, hf.additive(case))
     return hf.answer(case, probabilities, output)
 
@@ -282,6 +331,29 @@ ORACLES = (
         library(
             "interleaved, whole heads, theta 10000",
             parameters={**WHOLE, "layout": "interleaved", "theta": 10000.0},
+        ),
+        60,
+    ),
+    Oracle(
+        "transformers Gemma2Attention",
+        gemma2,
+        library(
+            "half, whole heads, scale and softcap",
+            parameters={
+                **WHOLE,
+                "layout": "half",
+                "scale": lambda rng, sizes: int(rng.integers(4, 400)) ** -0.5,
+                "softcap": log_uniform(2, 50),
+            },
+        ),
+        60,
+    ),
+    Oracle(
+        "transformers GptOssAttention",
+        gpt_oss,
+        library(
+            "half, whole heads, sinks",
+            parameters={**WHOLE, "layout": "half", "sinks": lambda rng, sizes: rng.normal(size=sizes.heads)},
         ),
         60,
     ),
