@@ -15,8 +15,8 @@ from tests.oracles.errors import CACHE, Errors, cases, errors, every
 SCORES = 1e-5  # relative to the largest score
 SOFTMAX = 1e-6
 # A weight moves by at most half of what the scores move, and the rounding of float32 scores grows with their size. So
-# weights are held to 1e-6, or to two float32 epsilons of the largest score where that is more: scores above 4, which are
-# large wherever weights are one-hot (integer positions, ALiBi at far distances, T5 without its scale).
+# weights are held to 1e-6, or to two float32 epsilons of the largest score where that is more (scores above 4; integer
+# positions, ALiBi at far distances and T5 without its scale have scores of hundreds).
 WEIGHTS = 1e-6
 EPSILON = float(np.finfo(np.float32).eps)
 
