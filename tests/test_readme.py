@@ -1,0 +1,59 @@
+"""The README's tables name what the code has, no more and no less."""
+
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from service.errors import failures
+from service.records import RETURNABLE
+from service.routes import query
+from service.settings import variables
+from service.telemetry import Telemetry
+from service.wire import members
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+
+
+def rows(heading: str) -> dict[str, str]:
+    """The rows of the table whose first column has this heading: first cell to the rest of the row."""
+    _, _, after = README.partition(f"\n| {heading} |")
+    assert after, f"no table headed {heading!r}"
+    table, _, _ = after.partition("\n\n")
+    return {cell.strip(): rest for cell, rest in re.findall(r"^\| (.*?) \|(.*)$", table, re.MULTILINE)}
+
+
+def names(text: str) -> set[str]:
+    return set(re.findall(r"`([^`]+)`", text))
+
+
+def test_every_setting_stands_in_the_readme_with_its_default() -> None:
+    expected = {f"`{name}`": f"`{default}`" for name, default, _ in variables()}
+    assert {name: rest.split("|")[0].strip() for name, rest in rows("variable").items()} == expected
+
+
+def test_every_metric_stands_in_the_readme() -> None:
+    registry = CollectorRegistry()
+    Telemetry(registry)
+    suffixes = {"counter": "_total", "info": "_info"}
+    ours = [metric for metric in registry.collect() if metric.name.startswith("attention_")]
+    expected = {metric.name + suffixes.get(metric.type, "") for metric in ours}
+    assert set().union(*map(names, rows("name"))) == expected
+
+
+def test_every_query_parameter_stands_in_the_readme() -> None:
+    table = rows("query parameter")
+    assert set().union(*map(names, table)) == {*query.NAMES, "ENCODING.NAME"}
+    assert names(table["`return`"].split("|")[0]) == set(RETURNABLE)
+
+
+def test_every_member_of_a_body_stands_in_the_readme() -> None:
+    listed = set().union(*map(names, rows("member")))
+    assert listed == set(members.NAMES)
+
+
+@pytest.mark.parametrize("status", sorted({failure.status for failure in failures()} - {499}))
+def test_every_status_stands_in_the_readme(status: int) -> None:
+    """But 499: the client has left, so nobody reads it."""
+    assert any(str(status) in cell.split(", ") for cell in rows("status"))
