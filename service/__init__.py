@@ -1,3 +1,8 @@
 """The attention scoring service: hosts exported attention models over HTTP."""
 
+import os
+
 __version__ = "0.1.0"
+
+# onnxruntime reports its use over the internet unless this is set before it is first imported.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
