@@ -20,7 +20,9 @@ from service.engine.session import Sessions
 from service.lifecycle import Lifecycle
 from service.middleware import Observed
 from service.routes import encodings, failures, health, metrics, openapi
+from service.routes import open_inference as v2
 from service.routes.attention import PATH, Attention
+from service.routes.open_inference_statistics import Counted, Observers, Statistics
 from service.scoring import Scoring
 from service.settings import Settings
 from service.tables import TableCache
@@ -38,6 +40,7 @@ class Service:
     scoring: Scoring
     lifecycle: Lifecycle
     telemetry: Telemetry
+    statistics: Statistics
 
 
 def create_app(
@@ -62,6 +65,14 @@ def create_app(
         openapi.router(app),
     ]
     attention = Attention(service.scoring, service.lifecycle, settings)
+    open_inference = v2.OpenInference(
+        service.catalogue,
+        service.scoring,
+        service.lifecycle,
+        settings,
+        service.statistics,
+        lambda: service.engine.alive,
+    )
     app.router.routes.append(Route(PATH, attention, methods=["POST"]))  # for the 405; the middleware calls it directly
     for router in routers:
         app.include_router(router)
@@ -69,13 +80,16 @@ def create_app(
     routes = [*app.routes, *(route for router in routers for route in router.routes)]
     paths = _Paths(route.path for route in routes if isinstance(route, Route))
     failures.install(app, paths.shown)
-    service.telemetry.expect((*paths.all, OTHER), (PATH,), [one.id for one in service.catalogue.encodings])
+    service.telemetry.expect(
+        (*paths.all, *v2.METHODS, OTHER), (PATH, v2.INFER), [one.id for one in service.catalogue.encodings]
+    )
     app.add_middleware(
         Observed,
         telemetry=service.telemetry,
         lifecycle=service.lifecycle,
         endpoint=paths.template,
         direct={("POST", PATH): attention},
+        doors={v2.PREFIX: open_inference},
     )
     return app
 
@@ -88,15 +102,16 @@ def device_name(provider: str) -> str:
 def _assemble(settings: Settings, sessions: Sessions, registry: CollectorRegistry) -> Service:
     catalogue = Catalogue.read(settings.models)
     telemetry = Telemetry(registry)
+    statistics = Statistics()
     engine = Engine(
         sessions,
         limits=QueueLimits(settings.queue_jobs, settings.queue_cells, settings.request_cells),
         workers=settings.workers or None,
-        observer=telemetry,
+        observer=Observers(telemetry, statistics),
     )
     scoring = Scoring(
         catalogue,
-        engine,
+        Counted(engine, statistics),
         TableCache(sessions, settings.table_cache_bytes),
         RequestLimits(cells=settings.request_cells),
     )
@@ -105,7 +120,7 @@ def _assemble(settings: Settings, sessions: Sessions, registry: CollectorRegistr
     telemetry.watch(
         queued=lambda: engine.queued_jobs, inflight=lambda: lifecycle.inflight, ready=lambda: lifecycle.ready
     )
-    return Service(settings, catalogue, sessions, engine, scoring, lifecycle, telemetry)
+    return Service(settings, catalogue, sessions, engine, scoring, lifecycle, telemetry, statistics)
 
 
 @asynccontextmanager
@@ -114,6 +129,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     await service.engine.start()
     try:
         await service.engine.warm_up(await service.scoring.samples())
+        service.statistics.clear()
         service.telemetry.serve(_sessions(service))
         service.lifecycle.warm = True
         yield

@@ -130,6 +130,12 @@ class ModelFailed(ServiceError):
     status, title, reason = 500, "The model failed", "model_failed"
 
 
+class Unsupported(ServiceError):
+    """A part of a protocol that is not offered here."""
+
+    status, title, reason = 501, "Not offered", "unsupported"
+
+
 class Draining(ServiceError):
     """The process is shutting down and takes no new work."""
 

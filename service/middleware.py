@@ -7,6 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -21,11 +22,23 @@ logger = logging.getLogger(__name__)
 Headers = list[tuple[bytes, bytes]]
 
 
+class Door(Protocol):
+    """An application that answers every path under a prefix, and tells of failures in its own way."""
+
+    def endpoint(self, path: str) -> str:
+        """The route template of a path, for the metrics."""
+
+    def failure(self, error: ServiceError) -> tuple[int, str, bytes]:
+        """The status, content type and body that tell of it."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+
 class Observed:
     """The outermost middleware. `endpoint` gives the route template of a path, for the metrics.
 
     `direct` are endpoints, by method and path, that are called past the framework's own layers, which cost as much as a
-    small request takes to answer.
+    small request takes to answer. So are `doors`, by the first part of their paths.
     """
 
     def __init__(
@@ -35,9 +48,11 @@ class Observed:
         lifecycle: Lifecycle,
         endpoint: Callable[[str], str],
         direct: Mapping[tuple[str, str], ASGIApp],
+        doors: Mapping[str, Door],
     ) -> None:
         self.app = app
         self.direct = direct
+        self.doors = doors
         self.telemetry = telemetry
         self.lifecycle = lifecycle
         self.endpoint = endpoint
@@ -47,8 +62,9 @@ class Observed:
             await self.app(scope, receive, send)
             return
         path = scope["path"]
-        app = self.direct.get((scope["method"], path), self.app)
-        exchange = Exchange.begin(scope, self.endpoint(path))
+        door = self.doors.get("/" + path[1:].partition("/")[0])
+        app = door or self.direct.get((scope["method"], path), self.app)
+        exchange = Exchange.begin(scope, door.endpoint(path) if door is not None else self.endpoint(path))
         started = False
 
         async def send_observed(message: Message) -> None:
@@ -63,7 +79,7 @@ class Observed:
         try:
             await app(scope, receive, send_observed)
         except ServiceError as error:
-            await self._fail(error, exchange, scope, None if started else send_observed)
+            await self._fail(error, exchange, scope, None if started else send_observed, door)
         except asyncio.CancelledError:
             exchange.status, exchange.reason = ClientClosedRequest.status, ClientClosedRequest.reason
             raise
@@ -73,7 +89,7 @@ class Observed:
             if started:  # the server must cut the answer short: nothing else tells the client
                 exchange.reason = failure.reason
                 raise
-            await self._fail(failure, exchange, scope, send_observed)
+            await self._fail(failure, exchange, scope, send_observed, door)
         finally:
             self.lifecycle.inflight -= 1
             now = time.perf_counter()
@@ -88,20 +104,25 @@ class Observed:
             headers.append((b"connection", b"close"))
         return headers
 
-    async def _fail(self, error: ServiceError, exchange: Exchange, scope: Scope, send: Send | None) -> None:
+    async def _fail(
+        self, error: ServiceError, exchange: Exchange, scope: Scope, send: Send | None, door: Door | None
+    ) -> None:
         exchange.reason, exchange.status, exchange.timings = error.reason, error.status, None
         if send is None or isinstance(error, ClientClosedRequest):
             return
         # A client that asked leave to send its body, and never got it, may or may not send it now.
         exchange.close |= not exchange.body_read and header(scope, b"expect") is not None
-        content = problem.encode(error, exchange.request_id)
+        if door is not None:
+            status, kind, content = door.failure(error)
+        else:
+            status, kind, content = error.status, media.PROBLEM, problem.encode(error, exchange.request_id)
         headers = [
-            (b"content-type", media.PROBLEM.encode()),
+            (b"content-type", kind.encode()),
             (b"content-length", str(len(content)).encode()),
             (b"cache-control", b"no-store"),
             *_advice(error),
         ]
-        await send({"type": "http.response.start", "status": error.status, "headers": headers})
+        await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else content})
 
 

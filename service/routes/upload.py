@@ -13,11 +13,14 @@ DISCARDED = 64 << 20
 DISCARD_SECONDS = 2.0
 
 
-async def read(scope: Scope, receive: Receive, limit: int, seconds: float) -> bytes | bytearray:
-    """The whole body. Raises PayloadTooLarge, BodyTimeout, UnsupportedMediaType, ClientClosedRequest."""
+async def read(scope: Scope, receive: Receive, limit: int, seconds: float, *, coded: bool = False) -> bytes | bytearray:
+    """The whole body. Raises PayloadTooLarge, BodyTimeout, UnsupportedMediaType, ClientClosedRequest.
+
+    `coded`: it may have a content coding, which is left to the caller.
+    """
     exchange = Exchange.of(scope)
     coding = header(scope, b"content-encoding")
-    if coding is not None and coding.strip().lower() != "identity":
+    if not coded and coding is not None and coding.strip().lower() != "identity":
         raise UnsupportedMediaType(
             f"Content-Encoding: {coding[:40]} is not read here; send the body as it is",
             pointer="header:Content-Encoding",

@@ -1,0 +1,207 @@
+"""`/v2`: the Open Inference Protocol, version 2, as Triton's clients speak it. Plain ASGI, like `POST /attention`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from starlette.types import Receive, Scope, Send
+
+from service.catalogue import Catalogue
+from service.errors import (
+    InvalidInput,
+    MalformedBody,
+    MethodNotAllowed,
+    NotFound,
+    NotReady,
+    ServiceError,
+    Unsupported,
+)
+from service.exchange import Exchange
+from service.lifecycle import Lifecycle
+from service.routes import upload
+from service.routes.open_inference_infer import Infer
+from service.routes.open_inference_models import VERSION, ServedModel, ServedModels, server
+from service.routes.open_inference_statistics import Statistics
+from service.routes.query import check_names
+from service.scoring import Scoring
+from service.settings import Settings
+from service.telemetry import OTHER, UNKNOWN
+from service.wire import media
+from service.wire import open_inference as wire
+
+PREFIX = "/v2"
+MODEL = "/v2/models/{model}"
+INFER = f"{MODEL}/infer"
+LOAD, UNLOAD = "/v2/repository/models/{model}/load", "/v2/repository/models/{model}/unload"
+GET, POST = ("GET", "HEAD"), ("POST",)
+METHODS: dict[str, tuple[str, ...]] = {
+    PREFIX: GET,
+    "/v2/health/live": GET,
+    "/v2/health/ready": GET,
+    "/v2/models/stats": GET,
+    MODEL: GET,
+    f"{MODEL}/ready": GET,
+    f"{MODEL}/config": GET,
+    f"{MODEL}/stats": GET,
+    INFER: POST,
+    "/v2/repository/index": POST,
+    LOAD: POST,
+    UNLOAD: POST,
+}
+"""The methods of every endpoint, by its template. A version in the path makes no other endpoint."""
+
+_OF_MODEL = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]{1,20}))?(/ready|/config|/stats|/infer)?")
+_OF_REPOSITORY = re.compile(r"/v2/repository/models/([^/]+)(/load|/unload)")
+_EXTENSION = re.compile(r"/v2/(?:models/[^/]+/)?(trace|logging|systemsharedmemory|cudasharedmemory)(?:/.*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a path names."""
+
+    template: str
+    model: str = ""
+    version: str | None = None
+
+    @classmethod
+    def of(cls, path: str) -> Target | None:
+        """None where there is nothing."""
+        if path in METHODS:
+            return cls(path)
+        if path == f"{PREFIX}/":
+            return cls(PREFIX)
+        if found := _OF_MODEL.fullmatch(path):
+            return cls(MODEL + (found[3] or ""), found[1], found[2])
+        if found := _OF_REPOSITORY.fullmatch(path):
+            return cls(LOAD if found[2] == "/load" else UNLOAD, found[1])
+        return None
+
+
+class OpenInference:
+    """All of `/v2`. `alive` is False where only a new process helps."""
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        scoring: Scoring,
+        lifecycle: Lifecycle,
+        settings: Settings,
+        statistics: Statistics,
+        alive: Callable[[], bool],
+    ) -> None:
+        self.models = ServedModels(catalogue)
+        self.lifecycle = lifecycle
+        self.settings = settings
+        self.statistics = statistics
+        self.alive = alive
+        self.infer = Infer(scoring, lifecycle, settings, statistics)
+
+    def endpoint(self, path: str) -> str:
+        """The route template, for the metrics."""
+        target = Target.of(path)
+        return OTHER if target is None else target.template
+
+    def failure(self, error: ServiceError) -> tuple[int, str, bytes]:
+        """Status, content type and body of a failure: `{"error": "..."}`, whatever failed."""
+        status, content = wire.encode_failure(error)
+        return status, media.JSON, content
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path, method = scope["path"], scope["method"]
+        target = Target.of(path)
+        if target is None:
+            raise _nothing(path)
+        if method not in METHODS[target.template]:
+            raise MethodNotAllowed(method, METHODS[target.template])
+        check_names(scope["query_string"], ())
+        if target.template == INFER:
+            exchange = Exchange.of(scope)
+            exchange.encoding = UNKNOWN
+            served = self.models.find(target.model, target.version)
+            exchange.encoding = served.encoding.id
+            await self.infer(scope, receive, send, served)
+        elif method == "POST":
+            await _answer(send, method, await self._repository(scope, receive, target))
+        else:
+            await _answer(send, method, self._described(target))
+
+    def _described(self, target: Target) -> Any:
+        """What a GET is answered with."""
+        match target.template:
+            case "/v2":
+                return server()
+            case "/v2/health/live":
+                if not self.alive():
+                    raise NotReady("a worker thread of the engine has died; the process must be restarted")
+                return {"live": True}
+            case "/v2/health/ready":
+                self._check_ready()
+                return {"live": True, "ready": True}
+            case "/v2/models/stats":
+                return self._statistics(self.models.all)
+        served = self.models.find(target.model, target.version)
+        match target.template.removeprefix(MODEL):
+            case "/ready":
+                self._check_ready()
+                return {"name": served.name, "ready": True}
+            case "/config":
+                return served.config()
+            case "/stats":
+                return self._statistics([served])
+            case _:
+                return served.metadata()
+
+    def _check_ready(self) -> None:
+        refusal = self.lifecycle.refusal()
+        if refusal is not None:
+            raise refusal
+
+    def _statistics(self, models: list[ServedModel]) -> dict[str, Any]:
+        return {"model_stats": [self.statistics.report(one.name, VERSION) for one in models]}
+
+    async def _repository(self, scope: Scope, receive: Receive, target: Target) -> Any:
+        if target.template in (LOAD, UNLOAD):
+            raise Unsupported(
+                "models are neither loaded nor unloaded while the service runs (the extension model_repository is not "
+                "offered): it reads the folders of ATTENTION_MODELS when it starts, so change them and restart it"
+            )
+        body = await upload.read(scope, receive, self.settings.max_body_bytes, self.settings.body_seconds)
+        return self.models.index(self.lifecycle.refusal(), ready=_ready_only(body))
+
+
+def _ready_only(body: bytes | bytearray) -> bool:
+    """`{"ready": bool}`, or nothing."""
+    if not body:
+        return False
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise MalformedBody(f"the body is not JSON: {error}") from None
+    if not isinstance(document, dict) or not set(document) <= {"ready"}:
+        raise InvalidInput('the body must be empty or {"ready": true or false}')
+    ready = document.get("ready", False)
+    if not isinstance(ready, bool):
+        raise InvalidInput("ready must be true or false", pointer="/ready")
+    return ready
+
+
+def _nothing(path: str) -> ServiceError:
+    if found := _EXTENSION.fullmatch(path):
+        offered = ", ".join(server()["extensions"])
+        return Unsupported(f"the extension of {found[1]} is not offered; offered: {offered}")
+    return NotFound(f"there is no {path[:200]!r}; there are {', '.join(METHODS)}")
+
+
+async def _answer(send: Send, method: str, document: Any) -> None:
+    content = orjson.dumps(document)
+    headers = [
+        (b"content-type", media.JSON.encode()),
+        (b"content-length", str(len(content)).encode()),
+        (b"cache-control", b"no-store"),
+    ]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if method == "HEAD" else content})
