@@ -15,6 +15,8 @@ from service.settings import Settings
 NOTICE = 0.25
 """Seconds at least between refusing work and closing the door: whoever asks after readiness learns of it, and idle
 connections that are just sending a request get an answer that tells them to go elsewhere."""
+LAST_MOMENT = 0.05
+"""Seconds for the first bytes of a connection that was accepted just before the door closed."""
 
 
 class PortTaken(Exception):
@@ -55,9 +57,9 @@ class Server(uvicorn.Server):
         self.drained = await self._idle(self.drain_seconds)
         for server in self.servers:
             server.close()
-        # What was accepted in the last moment still gets its refusal.
-        await asyncio.sleep(0)
-        await self._idle(1.0)
+        if self.drained:  # what was accepted in the last moment still gets its refusal
+            await asyncio.sleep(LAST_MOMENT)
+            await self._idle(1.0)
         await super().shutdown(sockets)
 
     async def _idle(self, timeout: float) -> bool:

@@ -1,0 +1,71 @@
+"""A real service in a process of its own, on a loopback port."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import IO
+
+START_SECONDS = 60.0
+
+
+def environment(**settings: str) -> dict[str, str]:
+    """This process's, with these ATTENTION_ variables (named in lower case, without the prefix) and no others."""
+    plain = {name: value for name, value in os.environ.items() if not name.upper().startswith("ATTENTION_")}
+    return {**plain, **{f"ATTENTION_{name.upper()}": value for name, value in settings.items()}}
+
+
+@dataclass
+class Process:
+    """`port` is known once it listens; `output` is what it has written so far."""
+
+    child: subprocess.Popen[str]
+    output: list[str] = field(default_factory=list)
+    port: int = 0
+
+    def wait(self, seconds: float = 30.0) -> int:
+        """The exit code."""
+        return self.child.wait(seconds)
+
+    def listen(self, stream: IO[str]) -> None:
+        for line in stream:
+            self.output.append(line)
+            found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+            if found and not self.port:
+                self.port = int(found[1])
+
+
+@contextmanager
+def serving(**settings: str) -> Iterator[Process]:
+    """A service that listens and is ready. It is killed where the test has not ended it."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "service"],
+        env=environment(device="cpu", port="0", **settings),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    process = Process(child)
+    assert child.stderr is not None
+    reader = threading.Thread(target=process.listen, args=(child.stderr,))
+    reader.start()
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while not process.port:
+            assert child.poll() is None, "".join(process.output)
+            assert time.monotonic() < deadline, "".join(process.output)
+            time.sleep(0.02)
+        yield process
+    finally:
+        if child.poll() is None:
+            child.kill()
+        child.wait()
+        reader.join()
+        child.stderr.close()
