@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from service.catalogue import Catalogue
 from service.engine.batches import Limits as QueueLimits
 from service.engine.engine import Engine
 from service.engine.session import Sessions
+from service.errors import NotReady
 from service.lifecycle import Lifecycle
 from service.middleware import Observed
 from service.routes import encodings, failures, health, metrics, openapi
@@ -27,6 +29,9 @@ from service.scoring import Scoring
 from service.settings import Settings
 from service.tables import TableCache
 from service.telemetry import OTHER, SessionLabels, Telemetry
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +138,9 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.telemetry.serve(_sessions(service))
         service.lifecycle.warm = True
         yield
+    except NotReady as error:
+        logger.critical("the start was given up: %s", error.detail)
+        raise
     finally:
         service.lifecycle.drain()
         await service.engine.stop(service.settings.drain_seconds)

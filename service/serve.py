@@ -26,7 +26,7 @@ def run(settings: Settings, console: Console) -> int:
         listening = bind(settings)
         app = create_app(settings)
     except (PortTaken, DeviceError) as error:
-        console.print(f"[bold red]{error}", highlight=False)
+        _say(console, str(error), "bold red")
         return FAILED
     service: Service = app.state.service
     config = uvicorn.Config(
@@ -41,33 +41,35 @@ def run(settings: Settings, console: Console) -> int:
     server = Server(config, service.lifecycle, settings.drain_seconds, lambda: _announce(console, service, listening))
     try:
         server.run(sockets=[listening])
-    except SystemExit:  # uvicorn's way to say that the lifespan failed; its log has the reason
+    except SystemExit:  # uvicorn's way to say that the lifespan failed; the log has the reason
         return FAILED
     if not server.drained:
-        console.print(
-            f"[bold red]some requests were cut off after {settings.drain_seconds:g} s (ATTENTION_DRAIN_SECONDS)"
-        )
+        seconds = f"{settings.drain_seconds:g} s (ATTENTION_DRAIN_SECONDS)"
+        _say(console, f"requests were cut off: they had not ended after {seconds}", "bold red")
         return FAILED
     return OK
+
+
+def _say(console: Console, text: str, style: str = "") -> None:
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def _announce(console: Console, service: Service, listening: socket.socket) -> None:
     host, port = listening.getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    device = device_name(service.sessions.provider)
-    console.print(f"[bold]Attention scoring service {__version__}[/] at [bold]{url}[/]", highlight=False)
-    console.print(f"Documentation at {url}/docs, metrics at {url}/metrics", highlight=False, soft_wrap=True)
-    console.print(f"Computing on {device}, {service.engine.workers} worker threads", highlight=False)
+    _say(console, f"Attention scoring service {__version__} at {url}", "bold")
+    _say(console, f"Documentation at {url}/docs, metrics at {url}/metrics")
+    _say(console, f"Computing on {device_name(service.sessions.provider)}, {service.engine.workers} worker threads")
     table = Table("model", "encodings", box=None, padding=(0, 2, 0, 0))
     for model in service.catalogue.models.values():
         table.add_row(model.name, ", ".join(model.encodings))
     if service.catalogue.models:
-        console.print(table)
+        console.print(table, markup=False, highlight=False)
     else:
         folders = ", ".join(map(str, service.settings.models))
-        console.print(f"[bold red]no exported models in {folders} (ATTENTION_MODELS): not ready", highlight=False)
+        _say(console, f"no exported models in {folders} (ATTENTION_MODELS): not ready", "bold red")
     for problem in service.catalogue.problems:
-        console.print(f"[yellow]not served: {problem}", highlight=False)
+        _say(console, f"not served: {problem}", "yellow")
 
 
 def _log(settings: Settings, console: Console) -> None:
@@ -80,3 +82,9 @@ def _log(settings: Settings, console: Console) -> None:
     )
     for chatty in ("uvicorn.error", "asyncio"):
         logging.getLogger(chatty).setLevel(max(logging.WARNING, logging.getLogger().level))
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """A start that was given up has been explained already; uvicorn adds its traceback."""
+    return not record.getMessage().rstrip().rpartition("\n")[2].startswith("service.errors.NotReady")

@@ -73,7 +73,9 @@ class Telemetry:
         )
         self._queued = Gauge("attention_queue_requests", "Jobs that wait to be computed.", registry=registry)
         self._inflight = Gauge(
-            "attention_inflight_requests", "Requests whose answer has not been handed over.", registry=registry
+            "attention_inflight_requests",
+            "Requests whose answer has not been handed over; the one that reads this is among them.",
+            registry=registry,
         )
         rejected = Counter(
             "attention_rejected",

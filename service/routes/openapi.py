@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache, partial
 from importlib.resources import files
 from typing import Any
 
@@ -32,7 +34,6 @@ PROBLEMS: dict[int | str, Any] = {
         "content": {media.PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}},
     }
 }
-STATIC = files("fastapi_offline") / "static"
 SWAGGER = {
     # Its badge would send the document's address to a host on the internet.
     "validatorUrl": None,
@@ -80,9 +81,9 @@ class Application(FastAPI):
 def router(app: FastAPI) -> APIRouter:
     """`/`, `/docs` and what that page loads."""
     routes = APIRouter(include_in_schema=False)
-    assets = {
-        "swagger-ui-bundle.js": ("text/javascript", (STATIC / "swagger-ui-bundle.js").read_bytes),
-        "swagger-ui.css": ("text/css", (STATIC / "swagger-ui.css").read_bytes),
+    assets: dict[str, tuple[str, Callable[[], bytes]]] = {
+        "swagger-ui-bundle.js": ("text/javascript", partial(_static, "swagger-ui-bundle.js")),
+        "swagger-ui.css": ("text/css", partial(_static, "swagger-ui.css")),
         "example.npy": (media.NPY, samples.npy),
         "example.npz": (media.NPZ, samples.npz),
         "example.safetensors": (media.SAFETENSORS, samples.safetensors),
@@ -109,3 +110,9 @@ def router(app: FastAPI) -> APIRouter:
         return Response(read(), media_type=content_type, headers={"cache-control": "max-age=3600"})
 
     return routes
+
+
+@cache
+def _static(name: str) -> bytes:
+    """Swagger UI, as the package fastapi-offline ships it; FastAPI's own page would load it from the internet."""
+    return (files("fastapi_offline") / "static" / name).read_bytes()
