@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import io
+import json
 from typing import Any
+from urllib.parse import urlencode
 
 import numpy as np
 import orjson
 import pytest
 import safetensors.numpy
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
+from service.routes.query import NAMES as QUERY_NAMES
 from service.wire import media
+from service.wire.members import NAMES
 from tests.service import counts, samples
 
 ROWS = [[0.9, 0.1, -0.3, 0.4], [0.2, 0.8, 0.5, -0.1], [-0.4, 0.6, 0.7, 0.2]]
@@ -199,7 +205,7 @@ def test_what_only_the_model_knows_still_counts_against_the_json_limit(client: T
 
 
 def test_an_accept_that_cannot_be_met_is_refused(client: TestClient) -> None:
-    assert ask(client, accept="image/png").status_code == 406
+    assert ask(client, accept="image/gif").status_code == 406
 
 
 def test_a_packed_request_is_refused(client: TestClient) -> None:
@@ -232,3 +238,32 @@ def test_a_sane_request_id_is_kept_and_another_is_replaced(client: TestClient) -
     for insane in ("", "a b", "x" * 200, "<script>"):
         assert ask(client, **{"x-request-id": insane}).headers["x-request-id"] not in ("", insane)
     assert ask(client).headers["x-request-id"] != ask(client).headers["x-request-id"]
+
+
+def test_scores_that_overflow_are_null_in_json_and_counted(client: TestClient) -> None:
+    before = counts.read(client)
+    result = ask(client, {"embeddings": [[1e30, 1e30], [-1e30, 1e30]]}, query="encoding=none").json()["results"][0]
+    assert result["nonfinite_cells"] > 0
+    assert None in result["scores"][0][0]
+    assert counts.changes(before, counts.read(client), "attention_nonfinite_outputs_total") == {(): 1}
+
+
+numbers = st.floats() | st.integers(-3, 3) | st.booleans() | st.none() | st.text(max_size=3)
+nested = st.recursive(numbers, lambda inner: st.lists(inner, max_size=3), max_leaves=12)
+members = st.dictionaries(st.sampled_from([*NAMES, "t5.bias"]), nested, max_size=4)
+values = st.sampled_from(["rope", "all", "t5,alibi", "2", "-1", "true", "weights", "terms", "nan", "1e999", "", "half"])
+queries = st.lists(st.tuples(st.sampled_from([*QUERY_NAMES, "rope.theta", "t5.max_distance"]), values), max_size=3)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(document=members, query=queries, sound=st.booleans())
+def test_whatever_comes_is_answered_or_refused_in_words(
+    client: TestClient, document: dict[str, Any], query: list[tuple[str, str]], sound: bool
+) -> None:
+    if sound:
+        document = {**document, "embeddings": ROWS}
+    answer = client.post(
+        f"/attention?{urlencode(query)}", content=json.dumps(document), headers={"content-type": media.JSON}
+    )
+    assert answer.status_code in (200, 400, 406, 413, 422), answer.text
+    assert answer.status_code == 200 or len(answer.json()["detail"]) > 10
