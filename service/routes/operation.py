@@ -188,7 +188,7 @@ def _parameters(catalogue: Catalogue) -> list[dict[str, Any]]:
         _query("encoding", "An id or an alias; by default the model's own.", _choice(names)),
         _list("compare", "More encodings on the same input, separated by commas, or `all`.", [*names, "all"]),
         _query("model", "By default `identity`.", _choice(catalogue.models)),
-        _query("heads", "Must divide the width (identity only).", {"type": "integer", "minimum": 1, "default": 1}),
+        _query("heads", "Must divide the width (identity only); by default 1.", {"type": "integer", "minimum": 1}),
         _query("causal", "Keys after the query are hidden. By default the encoding's own.", {"type": "boolean"}),
         _list("return", f"What to return; by default {','.join(DEFAULT_RETURN)}.", RETURNABLE),
         _query("dtype", "Of a binary answer.", {**_choice(DTYPES), "default": DTYPES[0]}),
