@@ -6,11 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 from fastapi import FastAPI
+from hypothesis import settings
 from pydantic import ByteSize
 from starlette.testclient import TestClient
 
 from service.app import create_app
 from service.settings import Settings
+
+# A time for each example would fail on a machine that is busy with something else.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="session")
