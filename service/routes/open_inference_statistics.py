@@ -179,13 +179,15 @@ class Refusals:
 
 
 class Observers:
-    """Several observers of one engine. Executions are counted here too."""
+    """An observer of the engine, and the count of its executions."""
 
-    def __init__(self, observer: EngineObserver, statistics: Statistics) -> None:
+    def __init__(
+        self, observer: EngineObserver, statistics: Statistics, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         self._observer = observer
         self._statistics = statistics
         self._local = threading.local()
-        self._clock = time.perf_counter
+        self._clock = clock
 
     def queued(self, graph: str, jobs: int) -> None:
         self._observer.queued(graph, jobs)
