@@ -30,7 +30,6 @@ from service.settings import Settings
 from service.tables import TableCache
 from service.telemetry import OTHER, SessionLabels, Telemetry
 
-
 logger = logging.getLogger(__name__)
 
 
