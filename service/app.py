@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from service.engine.session import Sessions
 from service.errors import NotReady
 from service.lifecycle import Lifecycle
 from service.middleware import Observed
-from service.routes import encodings, failures, health, metrics, openapi
+from service.routes import encodings, failures, health, metrics, openapi, positions
 from service.routes import open_inference as v2
 from service.routes.attention import PATH, Attention
 from service.routes.open_inference_statistics import Counted, Observers, Statistics
@@ -29,6 +30,7 @@ from service.scoring import Scoring
 from service.settings import Settings
 from service.tables import TableCache
 from service.telemetry import OTHER, SessionLabels, Telemetry
+from service.views.positions import Views
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +66,7 @@ def create_app(
     device = device_name(service.sessions.provider)
     routers = [
         encodings.router(service.catalogue, openapi.PROBLEMS),
+        positions.router(Views(service.scoring), service.lifecycle, settings, openapi.PROBLEMS),
         health.router(service.lifecycle, lambda: service.engine.alive, device, openapi.PROBLEMS),
         metrics.router(service.telemetry.registry),
         openapi.router(app),
@@ -162,7 +165,7 @@ class _Paths:
     def __init__(self, templates: Iterable[str]) -> None:
         self.all = tuple(dict.fromkeys(templates))
         self._exact = {path for path in self.all if "{" not in path}
-        self._prefixes = {path[: path.index("{")]: path for path in self.all if "{" in path}
+        self._open = [(*re.split(r"\{\w+\}", path, maxsplit=1), path) for path in self.all if "{" in path]
 
     @property
     def shown(self) -> tuple[str, ...]:
@@ -172,5 +175,8 @@ class _Paths:
     def template(self, path: str) -> str:
         if path in self._exact:
             return path
-        home, _, name = path.rpartition("/")
-        return self._prefixes.get(home + "/", OTHER) if name else OTHER
+        for before, after, template in self._open:
+            name = path.removeprefix(before).removesuffix(after)
+            if name and path == f"{before}{name}{after}" and "/" not in name:
+                return template
+        return OTHER

@@ -163,18 +163,21 @@ class Catalogue:
         return [lines[name] for name in sorted(lines)]
 
     def describe_encoding(self, name: str, model: str | None = None) -> dict[str, Any]:
-        """`GET /encodings/{id}`. Where no model is named, `identity` or else the first that has it.
-
-        Raises UnknownName.
-        """
-        if model is not None:
-            encoding = self.model(model).encoding(name, pointer=None)
-        else:
-            first = self.model()
-            having = [one for one in self.models.values() if name.strip().lower() in one.names()]
-            encoding = (first if first in having or not having else having[0]).encoding(name, pointer=None)
+        """`GET /encodings/{id}`. Raises UnknownName."""
+        _, encoding = self.find(name, model)
         models = [one.name for one in self.models.values() if encoding.id in one.encodings]
         return {**encoding.description(), "models": models}
+
+    def find(self, name: str, model: str | None = None) -> tuple[Model, Encoding]:
+        """The encoding of that id or alias, and its model: the one named, or `identity`, or else the first that has it.
+
+        Raises UnknownName, which points nowhere where it is the encoding that is unknown.
+        """
+        chosen = self.model(model)
+        if model is None:
+            having = [one for one in self.models.values() if name.strip().lower() in one.names()]
+            chosen = chosen if chosen in having or not having else having[0]
+        return chosen, chosen.encoding(name, pointer=None)
 
     def describe_models(self) -> list[dict[str, Any]]:
         """`GET /models`."""

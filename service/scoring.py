@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from service.records import (
 )
 from service.tables import Needs, TableCache
 
-__all__ = ["Limits", "Runs", "Scoring"]
+__all__ = ["Limits", "PositionTables", "Runs", "Scoring"]
 
 # Work on fewer cells than this is done on the event loop: a thread would cost more than it frees.
 INLINE = 1 << 20
@@ -57,6 +57,17 @@ class Plan:
     causal: bool
     parts: list[Part]
     skipped: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PositionTables:
+    """What one encoding has of positions and parameters alone; `tables` by their names, read-only."""
+
+    heads: int
+    head_dim: int
+    causal: bool
+    parameters: Mapping[str, Any]
+    tables: Mapping[str, np.ndarray]
 
 
 class Scoring:
@@ -130,6 +141,14 @@ class Scoring:
             timings=timings,
             skipped=plan.skipped,
         )
+
+    async def position_tables(self, input: AttentionInput, options: AttentionOptions) -> PositionTables:
+        """What `score` would have of the reference encoding before it looks at any content. Raises the same errors."""
+        plan = self._plan(input, options)
+        tables, *_ = await self._tables(plan)
+        arrays = {name.removeprefix("table."): array for name, array in tables.arrays.items()}
+        admitted = plan.admitted
+        return PositionTables(admitted.heads, admitted.head_dim, plan.causal, plan.parts[0].parameters.report, arrays)
 
     async def samples(self, tokens: int = 8, heads: int = 2, head_dim: int = 8) -> list[Job]:
         """A small job for every encoding of every model, as a warm-up: what is ready has answered once."""

@@ -16,6 +16,7 @@ from service.routes.leaving import Leaving
 from service.scoring import Scoring
 from service.settings import Settings
 from service.telemetry import UNKNOWN
+from service.views import figures
 from service.wire import answer, body, media
 
 PATH = "/attention"
@@ -54,7 +55,10 @@ class Attention:
         computed = time.perf_counter()
         if accepted == media.JSON:
             self._check_cells(answer.cells(result))
-        pieces = await download.encode(accepted, result, asked.dtype)
+        if accepted == media.PNG:
+            pieces = [await asyncio.to_thread(lambda: figures.png(figures.of_attention(input, result), asked.zoom))]
+        else:
+            pieces = await download.encode(accepted, result, asked.dtype)
         timings.serialize = time.perf_counter() - computed
         exchange.timings = timings
         exchange.nonfinite = any(one.nonfinite_cells for one in result.results)

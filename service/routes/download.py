@@ -23,10 +23,10 @@ PIECE = 1 << 16
 async def encode(kind: str, result: ScoringResult, dtype: DType) -> list[Any]:
     """The answer in pieces to be sent one after the other."""
     if kind == media.JSON:
-        return await _in_turns(body.encode(kind, result, dtype))
+        return await in_turns(body.encode(kind, result, dtype))
     if answer.cells(result) > THREADED:
-        return _joined(await asyncio.to_thread(body.encode, kind, result, dtype))
-    return _joined(body.encode(kind, result, dtype))
+        return joined_pieces(await asyncio.to_thread(body.encode, kind, result, dtype))
+    return joined_pieces(body.encode(kind, result, dtype))
 
 
 async def send(send: Send, kind: str, pieces: list[Any]) -> None:
@@ -43,17 +43,17 @@ async def send(send: Send, kind: str, pieces: list[Any]) -> None:
     await send({"type": "http.response.body", "body": pieces[-1]})
 
 
-async def _in_turns(parts: Iterable[bytes]) -> list[Any]:
+async def in_turns(parts: Iterable[bytes]) -> list[Any]:
     collected, turn = [], time.perf_counter()
     for part in parts:
         collected.append(part)
         if time.perf_counter() - turn > TURN:
             await asyncio.sleep(0)
             turn = time.perf_counter()
-    return _joined(collected)
+    return joined_pieces(collected)
 
 
-def _joined(parts: Iterable[Any]) -> list[Any]:
+def joined_pieces(parts: Iterable[Any]) -> list[Any]:
     """Small pieces joined to larger ones; large ones as they are."""
     joined: list[Any] = []
     small: list[Any] = []

@@ -19,7 +19,7 @@ from service.errors import (
 )
 from service.records import DEFAULT_RETURN, RETURNABLE
 from service.routes import samples
-from service.routes.query import DTYPES
+from service.routes.query import DTYPES, ZOOMS
 from service.settings import Settings
 from service.wire import media
 
@@ -31,11 +31,12 @@ Attention of every query to every key, under one encoding or several.
 Files to try: [example.npy](docs/example.npy), [example.npz](docs/example.npz),
 [example.safetensors](docs/example.safetensors).
 
-**Answer.** By `Accept`: JSON, npz or safetensors. The arrays are `rope/weights`, `rope/scores`, `rope/terms/<term>`,
-`rope/output`; what JSON says beside the numbers is in the array `metadata` (npz: UTF-8 JSON as uint8) or the header's
-`metadata` (safetensors). Weights and scores are [heads, queries, keys], for a batch [batch, heads, queries, keys].
-Scores are those before the mask and the softmax. In JSON a number that is not finite is `null`; `nonfinite_cells`
-counts them.
+**Answer.** By `Accept`: JSON, npz, safetensors or a picture. The arrays are `rope/weights`, `rope/scores`,
+`rope/terms/<term>`, `rope/output`; what JSON says beside the numbers is in the array `metadata` (npz: UTF-8 JSON as
+uint8) or the header's `metadata` (safetensors). Weights and scores are [heads, queries, keys], for a batch
+[batch, heads, queries, keys]. Scores are those before the mask and the softmax. In JSON a number that is not finite is
+`null`; `nonfinite_cells` counts them. `image/png` shows the weights, a panel for each encoding and head on one scale;
+the scores where `return` names no weights, or else the terms.
 """
 
 _NUMBERS = {"type": "array", "items": {"type": "number"}}
@@ -166,7 +167,7 @@ def attention(catalogue: Catalogue, settings: Settings) -> dict[str, Any]:
                         "schema": {"$ref": "#/components/schemas/AttentionResponse"},
                         "example": samples.answer(),
                     },
-                    **dict.fromkeys(media.BINARY, binary),
+                    **dict.fromkeys((*media.BINARY, media.PNG), binary),
                 },
             },
             **{str(failure.status): _failure(failure) for failure in _FAILURES},
@@ -192,6 +193,7 @@ def _parameters(catalogue: Catalogue) -> list[dict[str, Any]]:
         _query("causal", "Keys after the query are hidden. By default the encoding's own.", {"type": "boolean"}),
         _list("return", f"What to return; by default {','.join(DEFAULT_RETURN)}.", RETURNABLE),
         _query("dtype", "Of a binary answer.", {**_choice(DTYPES), "default": DTYPES[0]}),
+        _query("zoom", "Pixels to each point of a picture.", {"type": "integer", "enum": list(ZOOMS), "default": 1}),
         {
             "name": "parameters",
             "in": "query",

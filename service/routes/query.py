@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,8 +15,9 @@ from service.wire.body import DType
 
 T = TypeVar("T")
 
-NAMES = ("encoding", "compare", "model", "heads", "causal", "return", "dtype")
+NAMES = ("encoding", "compare", "model", "heads", "causal", "return", "dtype", "zoom")
 DTYPES: tuple[DType, ...] = ("float32", "float16")
+ZOOMS = (1, 2, 3, 4)
 MAX_LENGTH = 16_384
 CACHED_LENGTH = 512
 
@@ -24,6 +26,7 @@ CACHED_LENGTH = 512
 class Query:
     options: AttentionOptions
     dtype: DType = "float32"
+    zoom: int = 1
 
 
 def parse(raw: bytes) -> Query:
@@ -39,7 +42,7 @@ def parse(raw: bytes) -> Query:
 
 def check_names(raw: bytes, known: tuple[str, ...]) -> None:
     """For endpoints whose values are read elsewhere. Raises UnknownName."""
-    for name, _ in _pairs(raw):
+    for name, _ in pairs(raw):
         at = f"query:{name[:80]}"
         if not known:
             raise InvalidInput(f"this takes no query parameters, but {name[:80]!r} came", pointer=at)
@@ -52,7 +55,7 @@ def _cached(raw: bytes) -> Query:
     return _parse(raw)
 
 
-def _pairs(raw: bytes) -> list[tuple[str, str]]:
+def pairs(raw: bytes) -> list[tuple[str, str]]:
     try:
         return parse_qsl(raw.decode("latin-1"), keep_blank_values=True, errors="replace", max_num_fields=256)
     except ValueError:
@@ -62,55 +65,73 @@ def _pairs(raw: bytes) -> list[tuple[str, str]]:
 def _parse(raw: bytes) -> Query:
     given: dict[str, list[str]] = {}
     scalars: dict[str, str] = {}
-    for name, value in _pairs(raw):
+    for name, value in pairs(raw):
         if name in NAMES:
             given.setdefault(name, []).append(value)
         elif "." in name:
             if name in scalars:
-                _twice(name)
+                twice(name)
             scalars[name] = value
         else:
             raise UnknownName("query parameter", name, [*NAMES, "ENCODING.PARAMETER"], pointer=f"query:{name[:80]}")
     options = AttentionOptions(
-        encoding=_one(given, "encoding", _name),
-        compare=_list(given, "compare"),
-        model=_one(given, "model", _name),
-        heads=_one(given, "heads", _heads),
-        causal=_one(given, "causal", _flag),
+        encoding=one(given, "encoding", nonempty),
+        compare=several(given, "compare"),
+        model=one(given, "model", nonempty),
+        heads=one(given, "heads", count),
+        causal=one(given, "causal", flag),
         returns=_returns(given),
         scalars=scalars,
     )
-    return Query(options, _one(given, "dtype", _dtype) or "float32")
+    return Query(options, one(given, "dtype", _dtype) or "float32", one(given, "zoom", zoom) or 1)
 
 
-def _one(given: dict[str, list[str]], name: str, read: Callable[[str, str], T]) -> T | None:
+def one(given: dict[str, list[str]], name: str, read: Callable[[str, str], T]) -> T | None:
     values = given.get(name)
     if values is None:
         return None
     if len(values) > 1:
-        _twice(name)
+        twice(name)
     return read(name, values[0].strip())
 
 
-def _twice(name: str) -> NoReturn:
+def twice(name: str) -> NoReturn:
     raise InvalidInput(
         f"{name[:80]} came more than once in the query string; send it once", pointer=f"query:{name[:80]}"
     )
 
 
-def _name(name: str, value: str) -> str:
+def nonempty(name: str, value: str) -> str:
     if not value:
         raise InvalidInput(f"{name}= is empty; leave it out for the default", pointer=f"query:{name}")
     return value
 
 
-def _heads(name: str, value: str) -> int:
+def count(name: str, value: str) -> int:
     if not (value.isascii() and value.isdigit() and len(value) <= 9 and int(value) > 0):
-        raise InvalidInput(f"heads={value[:80]} is not a whole number from 1 on", pointer="query:heads")
+        raise InvalidInput(f"{name}={value[:80]} is not a whole number from 1 on", pointer=f"query:{name}")
     return int(value)
 
 
-def _flag(name: str, value: str) -> bool:
+def number(name: str, value: str) -> float:
+    try:
+        found = float(value)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found) or "_" in value:
+        raise InvalidInput(f"{name}={value[:80]} is no finite number", pointer=f"query:{name}")
+    return found
+
+
+def zoom(name: str, value: str) -> int:
+    """Pixels of a picture to each of its points."""
+    if value not in map(str, ZOOMS):
+        allowed = ", ".join(map(str, ZOOMS))
+        raise InvalidInput(f"{name}={value[:80]} is none of {allowed}", pointer=f"query:{name}", allowed=list(ZOOMS))
+    return int(value)
+
+
+def flag(name: str, value: str) -> bool:
     if value.lower() not in ("true", "false"):
         raise InvalidInput(
             f"{name}={value[:80]} is neither true nor false", pointer=f"query:{name}", allowed=["true", "false"]
@@ -125,7 +146,7 @@ def _dtype(name: str, value: str) -> DType:
     raise UnknownName("dtype", value, DTYPES, pointer="query:dtype")
 
 
-def _list(given: dict[str, list[str]], name: str) -> tuple[str, ...]:
+def several(given: dict[str, list[str]], name: str) -> tuple[str, ...]:
     """Repeated, or with commas, or both; in order, without repetitions."""
     values = given.get(name)
     if values is None:
@@ -139,7 +160,7 @@ def _list(given: dict[str, list[str]], name: str) -> tuple[str, ...]:
 
 
 def _returns(given: dict[str, list[str]]) -> tuple[str, ...]:
-    wanted = _list(given, "return") or DEFAULT_RETURN
+    wanted = several(given, "return") or DEFAULT_RETURN
     for name in wanted:
         if name not in RETURNABLE:
             raise UnknownName("value of return", name, RETURNABLE, pointer="query:return")

@@ -30,7 +30,7 @@ def decode(kind: str, body: bytes | bytearray, limit: int) -> AttentionInput:
 
 def check_dtype(kind: str, dtype: DType) -> None:
     """Raises InvalidInput for a type that the format of the answer has no way to write."""
-    if dtype == "float16" and kind == media.JSON:
+    if dtype == "float16" and kind not in media.BINARY:
         raise InvalidInput(
             f"dtype=float16 is for the binary formats; ask for one with Accept: {' or '.join(media.BINARY)}",
             pointer="query:dtype",
@@ -39,7 +39,7 @@ def check_dtype(kind: str, dtype: DType) -> None:
 
 
 def encode(kind: str, result: ScoringResult, dtype: DType = "float32") -> Iterable[Any]:
-    """The answer as bytes and memoryviews, in the media type `kind` (one of `media.WRITTEN`)."""
+    """The answer as bytes and memoryviews, in JSON or one of `media.BINARY`."""
     if kind == media.JSON:
         return json.encode(result)
     if dtype == "float16":

@@ -96,21 +96,22 @@ def _encode_result(one: EncodingResult) -> Iterator[bytes]:
         matrix = getattr(one, name)
         if matrix is not None:
             yield f',"{name}":'.encode()
-            yield from _encode_array(matrix)
+            yield from encode_array(matrix)
     if one.terms is not None:
         opening = b',"terms":{'
         for term, matrix in one.terms.items():
             yield opening + orjson.dumps(term) + b":"
-            yield from _encode_array(matrix)
+            yield from encode_array(matrix)
             opening = b","
         yield b"}" if one.terms else b',"terms":{}'
     if one.output is not None:
         yield b',"output":'
-        yield from _encode_array(one.output)
+        yield from encode_array(one.output)
     yield b',"nonfinite_cells":%d}' % one.nonfinite_cells
 
 
-def _encode_array(values: Float[np.ndarray, "..."]) -> Iterator[bytes]:
+def encode_array(values: Float[np.ndarray, "..."]) -> Iterator[bytes]:
+    """Nested lists in pieces of at most `BLOCK` numbers, unless one row is longer."""
     if values.size <= BLOCK or values.ndim == 1:
         yield orjson.dumps(np.ascontiguousarray(values), option=orjson.OPT_SERIALIZE_NUMPY)
         return
@@ -119,7 +120,7 @@ def _encode_array(values: Float[np.ndarray, "..."]) -> Iterator[bytes]:
     for start in range(0, len(values), rows):
         if rows == 1:
             yield b"," if start else b""
-            yield from _encode_array(values[start])
+            yield from encode_array(values[start])
         else:
             block = orjson.dumps(np.ascontiguousarray(values[start : start + rows]), option=orjson.OPT_SERIALIZE_NUMPY)
             yield (b"," if start else b"") + block[1:-1]

@@ -10,10 +10,11 @@ JSON = "application/json"
 NPY = "application/x-npy"
 NPZ = "application/x-npz"
 SAFETENSORS = "application/vnd.safetensors"
+PNG = "image/png"
 PROBLEM = "application/problem+json"
 
 READ = (JSON, NPY, NPZ, SAFETENSORS)
-WRITTEN = (JSON, NPZ, SAFETENSORS)
+WRITTEN = (JSON, NPZ, SAFETENSORS, PNG)
 BINARY = (NPZ, SAFETENSORS)
 
 _HINTS = {
@@ -108,7 +109,7 @@ def _range(part: str, order: int) -> tuple[str, float, int]:
 
 
 def _matches(pattern: str, name: str) -> bool:
-    return pattern in (name, "*/*", "application/*")
+    return pattern in (name, "*/*", name.partition("/")[0] + "/*")
 
 
 def _specificity(pattern: str) -> int:

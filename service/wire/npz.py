@@ -6,7 +6,7 @@ import io
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -94,10 +94,15 @@ def _malformed(body: bytes | bytearray, reason: str) -> MalformedBody:
 
 def encode(result: ScoringResult, dtype: str) -> list[Any]:
     """An uncompressed npz in pieces; those of the numbers are views of the result's own arrays."""
+    return pack(answer.metadata(result, dtype), answer.arrays(result))
+
+
+def pack(metadata: bytes, arrays: Iterable[tuple[str, Array]]) -> list[Any]:
+    """C-contiguous arrays by name, and JSON about them, as an uncompressed npz in pieces."""
     parts = _Parts()
     with zipfile.ZipFile(parts, "w", zipfile.ZIP_STORED) as archive:  # type: ignore[call-overload]
-        _write(archive, answer.METADATA, np.frombuffer(answer.metadata(result, dtype), dtype=np.uint8))
-        for name, array in answer.arrays(result):
+        _write(archive, answer.METADATA, np.frombuffer(metadata, dtype=np.uint8))
+        for name, array in arrays:
             _write(archive, name, array)
     return parts.buffers
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ _DTYPES: dict[str, str] = {
     "U8": "u1",
     "BOOL": "?",
 }
-_NAMES = {"float32": "F32", "float16": "F16"}
+_NAMES = {"float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64"}
 
 
 def decode(body: bytes | bytearray) -> AttentionInput:
@@ -63,10 +64,15 @@ def _array(tensor: dict[str, Any], at: str) -> Array:
 
 def encode(result: ScoringResult, dtype: str) -> list[Any]:
     """Header and arrays; the pieces of the numbers are views of the result's own arrays."""
-    header: dict[str, Any] = {"__metadata__": {answer.METADATA: answer.metadata(result, dtype).decode()}}
+    return pack(answer.metadata(result, dtype), answer.arrays(result))
+
+
+def pack(metadata: bytes, arrays: Iterable[tuple[str, Array]]) -> list[Any]:
+    """C-contiguous arrays by name, and JSON about them, in pieces."""
+    header: dict[str, Any] = {"__metadata__": {answer.METADATA: metadata.decode()}}
     pieces: list[Any] = []
     offset = 0
-    for name, array in answer.arrays(result):
+    for name, array in arrays:
         little = array if sys.byteorder == "little" else array.astype(array.dtype.newbyteorder("<"))
         header[name] = {
             "dtype": _NAMES[array.dtype.name],
