@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from starlette.types import Receive, Scope, Send
@@ -13,8 +13,8 @@ from service.errors import PayloadTooLarge
 from service.exchange import Exchange, header
 from service.lifecycle import Lifecycle
 from service.records import AttentionInput, ScoringResult, Timings
+from service.routes import download, upload
 from service.routes import open_inference_options as options
-from service.routes import upload
 from service.routes.leaving import Leaving
 from service.routes.open_inference_models import VERSION, ServedModel
 from service.routes.open_inference_options import InferOptions
@@ -34,9 +34,8 @@ THREADED = 1 << 18
 """Bytes or numbers from which reading, compressing and rounding are done on a thread."""
 INFLATED = 1 << 12
 """The same for a compressed body, which may be a thousand times larger than it looks."""
-TURN = 0.002
-"""Seconds of writing JSON after which others get their turn."""
-PIECE = 1 << 16
+PACKED = 1 << 16
+"""The same for an answer to be compressed, in bytes."""
 
 
 class Infer:
@@ -116,39 +115,26 @@ async def _response(
 
 async def _written(response: InferResponse, accept_encoding: str | None) -> tuple[dict[str, str], list[Any]]:
     """The headers and the body in pieces."""
-    text = await _in_turns(wire.encode_json(response))
+    text = await download.in_turns(wire.encode_json(response))
     headers = {"content-type": OCTETS if response.binary else media.JSON}
     if response.binary:
-        headers[wire.HEADER_LENGTH.lower()] = str(len(text))
-    pieces = [text, *wire.encode_binary(response)]
+        headers[wire.HEADER_LENGTH.lower()] = str(sum(map(len, text)))
+    pieces = [*text, *wire.encode_binary(response)]
     chosen = coding.negotiate(accept_encoding, binary=response.binary)
     if chosen is not None:
         headers["content-encoding"] = chosen
         size = sum(map(len, pieces))
-        pieces = [await _threaded(size > PIECE, coding.deflate, pieces, chosen)]
-    return headers, pieces
+        pieces = [await _threaded(size > PACKED, coding.deflate, pieces, chosen)]
+    return headers, download.joined_pieces(pieces)
 
 
 async def _send(send: Send, headers: dict[str, str], pieces: list[Any]) -> None:
-    size = sum(map(len, pieces))
-    if size < PIECE:
-        pieces = [b"".join(pieces)]
-    headers |= {"content-length": str(size), "vary": "Accept-Encoding", "cache-control": "no-store"}
+    headers |= {"content-length": str(sum(map(len, pieces))), "vary": "Accept-Encoding", "cache-control": "no-store"}
     raw = [(name.encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": 200, "headers": raw})
     for piece in pieces[:-1]:
         await send({"type": "http.response.body", "body": piece, "more_body": True})
     await send({"type": "http.response.body", "body": pieces[-1]})
-
-
-async def _in_turns(parts: Iterable[bytes]) -> bytes:
-    collected, turn = [], time.perf_counter()
-    for part in parts:
-        collected.append(part)
-        if time.perf_counter() - turn > TURN:
-            await asyncio.sleep(0)
-            turn = time.perf_counter()
-    return b"".join(collected)
 
 
 async def _threaded(large: bool, call: Callable[..., T], *arguments: Any) -> T:

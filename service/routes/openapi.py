@@ -15,7 +15,7 @@ from starlette.types import StatefulLifespan
 from service import __version__
 from service.catalogue import Catalogue
 from service.errors import NotFound
-from service.routes import operation, samples
+from service.routes import open_inference_operation, operation, samples
 from service.routes.attention import PATH
 from service.settings import Settings
 from service.wire import media
@@ -66,6 +66,7 @@ class Application(FastAPI):
             document["paths"] = {
                 PATH: {"post": operation.attention(self._catalogue, self._settings)},
                 **document["paths"],
+                **open_inference_operation.paths(),
             }
             schemas = document.setdefault("components", {}).setdefault("schemas", {})
             for unused in ("HTTPValidationError", "ValidationError"):

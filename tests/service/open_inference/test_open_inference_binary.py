@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
@@ -241,3 +241,36 @@ def test_a_size_that_lies_is_refused(given: dict[str, np.ndarray[Any, Any]], dat
     text = orjson.dumps({"inputs": inputs})
     with pytest.raises(MalformedBody):
         wire.decode(text + b"".join(array.tobytes() for array in given.values()), str(len(text)))
+
+
+SHAPED = st.tuples(st.integers(1, 2), st.integers(1, 4), st.integers(1, 6))
+VALUE = st.booleans() | st.integers(-3, 2**40) | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=9)
+PARAMETERS = st.dictionaries(
+    st.sampled_from(["heads", "causal", "timeout", "priority", "dtype", "binary_data_output", "theta", "rope.theta"])
+    | st.sampled_from(["layout", "sinks", "scale", "softcap", "rotary_fraction", ".", "rope.", "t5.bias", "."])
+    | st.text(max_size=9),
+    VALUE,
+    max_size=4,
+)
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(SHAPED, arrays(), PARAMETERS, st.sampled_from(["identity.rope", "identity.learned", "identity.t5"]), st.data())
+def test_no_request_makes_the_service_fail(
+    client: TestClient,
+    shape: tuple[int, ...],
+    more: dict[str, np.ndarray[Any, Any]],
+    parameters: dict[str, Any],
+    model: str,
+    data: st.DataObject,
+) -> None:
+    names = data.draw(st.lists(st.sampled_from(["weights", "output", "term.fast", "x"]), unique=True, max_size=3))
+    extra = more if data.draw(st.booleans()) else {}
+    given = {"embeddings": np.ones(shape, np.float32), **extra}
+    body, headers = binary_body(given, parameters=parameters, outputs=[{"name": name} for name in names])
+    answer = client.post(f"/v2/models/{model}/infer", content=body, headers=headers)
+    assert answer.status_code in (200, 400, 413, 504), answer.text
+    if answer.status_code == 200 and LENGTH in answer.headers:
+        read_binary(answer.content, answer.headers[LENGTH])
+    elif answer.status_code != 200:
+        assert answer.json()["error"]

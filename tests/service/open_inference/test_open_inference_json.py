@@ -273,3 +273,12 @@ def test_each_request_moves_one_series_under_its_template(client: TestClient) ->
 
 def test_what_is_wrong_with_a_request_is_never_422_here() -> None:
     assert {400, 404, 405, 413, 415, 429, 500, 501, 503, 504} <= set(STATUSES)
+
+
+def test_every_endpoint_is_documented_and_its_example_works(client: TestClient) -> None:
+    paths = client.get("/openapi.json").json()["paths"]
+    assert set(METHODS) <= set(paths)
+    operation = paths["/v2/models/{model}/infer"]["post"]
+    example = operation["requestBody"]["content"]["application/json"]["example"]
+    model = operation["parameters"][0]["example"]
+    assert client.post(f"/v2/models/{model}/infer", json=example).status_code == 200

@@ -1,0 +1,93 @@
+"""`/v2` in the words of OpenAPI."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from service.routes import samples
+from service.routes.open_inference import INFER, LOAD, METHODS, MODEL, PREFIX, UNLOAD
+from service.routes.open_inference_infer import OCTETS
+from service.wire import media
+
+TAG = "open inference protocol"
+SUMMARIES = {
+    PREFIX: "The server and its extensions",
+    "/v2/health/live": "Is the process alive?",
+    "/v2/health/ready": "Does the process take work?",
+    "/v2/models/stats": "Statistics of every model",
+    MODEL: "A model's inputs and outputs",
+    f"{MODEL}/ready": "Can this model be asked?",
+    f"{MODEL}/config": "A model's configuration, as Triton words it",
+    f"{MODEL}/stats": "Statistics of a model",
+    INFER: "Attention under one encoding, from tensors to tensors",
+    "/v2/repository/index": "Every model, and what is not served and why",
+    LOAD: "Not offered: 501",
+    UNLOAD: "Not offered: 501",
+}
+DESCRIPTION = """
+The same scoring as `POST /attention`, for clients of Triton and KServe. A model is an encoding of a model,
+`identity.rope`; aliases work too, and so does `/v2/models/{model}/versions/1/...`.
+
+**Inputs.** `embeddings` ([batch, tokens, width]; without a batch axis the outputs have none), or `queries` and `keys`;
+`positions` or `query_positions` and `key_positions`, `mask`; arrays of the encoding as `parameter.<name>` (or
+`t5.bias`). JSON data nested or flat; binary data as the binary tensor extension has it. FP16 and BF16 are binary only.
+
+**Outputs.** `weights`, `scores`, `output`, `term.<name>`: all of them where none is named. Each is JSON unless its
+parameter `binary_data` or the request's `binary_data_output` is true.
+
+**Parameters.** The encoding's own of one number or word, as `theta` or `rope.theta`; `heads`; `causal`; `dtype` (`FP32`
+or `FP16`, the latter binary only); `timeout` in microseconds, a deadline of the request's own; `priority`, which is
+taken and changes nothing: the queue serves first what came first. Any other is refused by its name.
+
+Bodies may come compressed (gzip, deflate). Answers are compressed where `Accept-Encoding` asks for it, those with
+binary tensors only where it names a single coding. Every failure is `{"error": "..."}`.
+"""
+
+_ERROR = {
+    "default": {
+        "description": "A failure.",
+        "content": {
+            media.JSON: {
+                "schema": {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
+            }
+        },
+    }
+}
+_JSON = {media.JSON: {"schema": {"type": "object"}}}
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
+
+
+def paths() -> dict[str, Any]:
+    """The path items."""
+    return {template: {methods[0].lower(): _operation(template)} for template, methods in METHODS.items()}
+
+
+def example() -> dict[str, Any]:
+    """The body of a request that works under the default model."""
+    shape = [1, *samples.array().shape]
+    embeddings = {"name": "embeddings", "shape": shape, "datatype": "FP32", "data": [samples.EMBEDDINGS]}
+    return {"inputs": [embeddings], "outputs": [{"name": "weights"}]}
+
+
+def _operation(template: str) -> dict[str, Any]:
+    operation: dict[str, Any] = {"tags": [TAG], "summary": SUMMARIES[template], "responses": _responses(_JSON)}
+    if "{model}" in template:
+        model = {
+            "name": "model",
+            "in": "path",
+            "required": True,
+            "schema": {"type": "string"},
+            "example": "identity.rope",
+        }
+        operation["parameters"] = [model]
+    if template == INFER:
+        operation["description"] = DESCRIPTION
+        schema = {"type": "object", "required": ["inputs"]}
+        content = {media.JSON: {"schema": schema, "example": example()}, OCTETS: _BINARY}
+        operation["requestBody"] = {"required": True, "content": content}
+        operation["responses"] = _responses({**_JSON, OCTETS: _BINARY})
+    return operation
+
+
+def _responses(content: dict[str, Any]) -> dict[str, Any]:
+    return {"200": {"description": "As the protocol has it.", "content": content}, **_ERROR}
