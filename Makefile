@@ -14,13 +14,14 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 pyth
 
 # `make serve GPU=1` adds the CUDA and cuDNN libraries (1.3 GB to download); the driver is the machine's own.
 SERVE := $(if $(GPU),gpu,serve)
-# What `make load` runs, and what is handed to pytest: `make test TESTS="tests/service -k health"`.
+# What `make load` runs, and what is handed to the benchmark and to pytest: `make test TESTS="tests/service -k health"`.
 SCENARIO ?= smoke
+BENCH ?=
 TESTS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test develop export check format load images lock clean
+.PHONY: help serve test develop export check format load bench images lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-16s %s\n", $$1, $$2}'
@@ -47,6 +48,9 @@ format: $(VENV)/.develop  ## let ruff sort imports and format
 
 load: $(VENV)/.develop  ## start a server of its own, put load on it for 20 s and stop it (SCENARIO=smoke)
 	$(RUN) -m load_tests $(SCENARIO)
+
+bench: $(VENV)/.develop  ## measure beside other servers and the bare model in 20 min, write docs/benchmark.md (BENCH=--quick)
+	$(RUN) -m load_tests.bench $(BENCH)
 
 images: $(VENV)/.develop  ## draw the pictures of the README anew, from the answers of a service
 	$(RUN) -m docs.make_images

@@ -1,0 +1,130 @@
+"""This service and its peers in turns: first each setting once, then the best of each in rounds."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+
+from load_tests.bench import environments, job, processes, wrk
+from load_tests.bench.contenders import MODEL, PEER_LIST, SERVICE, Contender, Setting
+from load_tests.bench.environments import NotInstalled
+from load_tests.bench.job import FORMATS, Format, WrongAnswer
+from load_tests.bench.processes import Server, StartFailed
+from load_tests.bench.records import Sample, Trial
+from load_tests.bench.wrk import RunFailed
+
+MANY, ONE = 64, 1
+WARM_UP = 1
+
+Say = Callable[[str], None]
+Failures = (StartFailed, RunFailed, WrongAnswer, OSError)
+
+
+class Comparison:
+    """Runs it; its attributes are what it found. This service must not fail, a peer that does is dropped and named."""
+
+    def __init__(self, say: Say, *, rounds: int, seconds: int) -> None:
+        self.say = say
+        self.rounds = rounds
+        self.seconds = seconds
+        self.trials: list[Trial] = []
+        self.samples: list[Sample] = []
+        self.chosen: dict[str, Setting] = {}
+        self.errors: defaultdict[str, float] = defaultdict(float)
+        self.resident: dict[str, int] = {}
+        self.absent: dict[str, str] = {}
+
+    def prepare(self, peers: Sequence[Contender] = PEER_LIST) -> list[Contender]:
+        """This service and the peers that could be installed."""
+        job.write_model(MODEL)
+        ready = [SERVICE]
+        for peer in peers:
+            self.say(f"{peer.name} {environments.version(peer.package)}: its environment")
+            try:
+                environments.install(peer.package)
+            except NotInstalled as error:
+                self._drop(peer, f"could not be installed: {error}")
+            else:
+                ready.append(peer)
+        return ready
+
+    def choose(self, contenders: Sequence[Contender], *, try_all: bool) -> list[Contender]:
+        """Those that have a setting that works: the one of most requests a second over many connections, or, where not
+        all are tried, the documentation's."""
+        if not try_all:
+            self.chosen = {contender.name: contender.settings[0] for contender in contenders}
+            return list(contenders)
+        for contender in contenders:
+            tried = [(self._try(contender, setting), setting) for setting in contender.settings]
+            self.trials += [trial for trial, _ in tried]
+            worked = [(trial.many.per_second, setting) for trial, setting in tried if trial.many is not None]
+            if worked:
+                self.chosen[contender.name] = max(worked, key=lambda one: one[0])[1]
+            else:
+                self._drop(contender, f"no setting worked: {tried[0][0].failed}")
+        return [contender for contender in contenders if contender.name in self.chosen]
+
+    def measure(self, contenders: Sequence[Contender]) -> None:
+        """Every other round in the opposite order, so that a drift of the machine does not favour a place in it."""
+        left = list(contenders)
+        for number in range(self.rounds):
+            for contender in left[:: 1 if number % 2 == 0 else -1]:
+                try:
+                    for sample in self._round(contender, number):
+                        self.samples.append(sample)
+                        self._tell(sample)
+                except Failures as error:
+                    self._drop(contender, f"failed in round {number + 1}: {error}")
+                    self.samples = [sample for sample in self.samples if sample.contender != contender.name]
+                    left.remove(contender)
+
+    def _try(self, contender: Contender, setting: Setting) -> Trial:
+        try:
+            with contender.running(setting, "binary") as server:
+                self._check(contender, server, "binary")
+                post = contender.post("binary")
+                wrk.load(server.address, post, MANY, WARM_UP)
+                many = wrk.load(server.address, post, MANY, max(1, self.seconds - 1))
+                one = wrk.load(server.address, post, ONE, max(1, self.seconds - 1))
+        except Failures as error:
+            self.say(f"{contender.name}, {setting.label}: {error}")
+            return Trial(contender=contender.name, setting=setting.label, many=None, one=None, failed=str(error))
+        self.say(f"{contender.name}, {setting.label}: {many.per_second:,.0f}/s, alone {one.p50_us / 1e3:.2f} ms")
+        return Trial(contender=contender.name, setting=setting.label, many=many, one=one)
+
+    def _round(self, contender: Contender, number: int) -> Iterator[Sample]:
+        setting = self.chosen[contender.name]
+        if contender.both:
+            with contender.running(setting, FORMATS[0]) as server:
+                for format in FORMATS:
+                    yield from self._runs(contender, server, format, number)
+            return
+        for format in FORMATS:
+            with contender.running(setting, format) as server:
+                yield from self._runs(contender, server, format, number)
+
+    def _runs(self, contender: Contender, server: Server, format: Format, number: int) -> Iterator[Sample]:
+        if number == 0:
+            self._check(contender, server, format)
+        post = contender.post(format)
+        for connections in (MANY, ONE):
+            wrk.load(server.address, post, connections, WARM_UP)
+            run = wrk.load(server.address, post, connections, self.seconds)
+            yield Sample(contender=contender.name, format=format, connections=connections, round=number, run=run)
+        self.resident[contender.name] = max(server.resident_bytes(), self.resident.get(contender.name, 0))
+
+    def _check(self, contender: Contender, server: Server, format: Format) -> None:
+        error = job.check(*processes.post(server.address, contender.post(format)))
+        self.errors[contender.name] = max(error, self.errors[contender.name])
+
+    def _drop(self, contender: Contender, reason: str) -> None:
+        self.say(f"{contender.name} {reason}")
+        if contender.ours:
+            raise RunFailed(f"{contender.name} {reason}")
+        self.absent[contender.name] = reason
+
+    def _tell(self, sample: Sample) -> None:
+        run = sample.run
+        what = f"{sample.contender}, {sample.format}, {sample.connections} at once"
+        figures = f"{run.per_second:,.0f}/s, p50 {run.p50_us / 1e3:.2f} ms, p99 {run.p99_us / 1e3:.2f} ms"
+        self.say(f"round {sample.round + 1}/{self.rounds}: {what}: {figures}")

@@ -1,0 +1,271 @@
+"""docs/benchmark.md, written from what was found: no figure in it is typed by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from load_tests.bench import comparison, job, memory, scaling
+from load_tests.bench.contenders import PEER_LIST, SERVICE
+from load_tests.bench.records import Bare, Memory, Part, Peers, Sample, Scaling
+from load_tests.bench.statistics import Summary, slope, summarise
+
+COMMAND = "make bench"
+PICTURE = "images/benchmark-scaling.png"
+FLAT = 0.05
+"""Growth over all requests, as a part of the resident memory, up to which it counts as flat."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What there is to report; a part that was not measured is None."""
+
+    machine: Sequence[tuple[str, str]]
+    peers: Peers | None
+    bare: Bare | None
+    scaling: Scaling | None
+    memory: Memory | None
+
+
+def render(found: Findings) -> str:
+    """The whole page in Markdown."""
+    sections = [_head(found)]
+    if found.peers:
+        sections.append(peers_section(found.peers))
+    if found.bare:
+        sections.append(bare_section(found.bare))
+    if found.scaling:
+        sections.append(scaling_section(found.scaling))
+    if found.memory:
+        sections.append(memory_section(found.memory))
+    return "\n\n".join(sections) + "\n"
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
+    """Markdown; all columns but the first `left` are aligned to the right."""
+    rule = ["---"] * left + ["---:"] * (len(headings) - left)
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (headings, rule, *rows))
+
+
+def number(value: float) -> str:
+    """Three significant digits; whole numbers above."""
+    if value == 0 or abs(value) >= 100:
+        return f"{value:,.0f}"
+    digits = max(0, 2 - int(np.floor(np.log10(abs(value)))))
+    return f"{value:.{digits}f}"
+
+
+def spread(summary: Summary) -> str:
+    return f"{number(summary.low)} to {number(summary.high)}"
+
+
+def _head(found: Findings) -> str:
+    parts: list[Part] = [one for one in (found.peers, found.bare, found.scaling, found.memory) if one is not None]
+    measured = [(type(part).name, part.date, part.commit, f"{part.seconds:.0f}", f"{part.busy:.2f}") for part in parts]
+    return f"""# Benchmark
+
+`{COMMAND}` measures all of this and writes this page; no figure in it is typed by hand. `python -m load_tests.bench
+--help` lists what it can be told.
+
+{table(("", ""), found.machine, left=2)}
+
+{table(("part", "begun (UTC)", "commit", "seconds", "load average before"), measured)}
+
+Servers and client share the same cores, over the loopback interface: what the client costs is taken from every server
+alike. Figures are medians of the rounds, with the lowest and the highest. Ratios compare within one run; on another
+machine expect other numbers and similar ratios. A load average well above 0 before a part says that the machine had
+other work, and then its figures say less."""
+
+
+# Beside others
+
+
+def peers_section(found: Peers) -> str:
+    rounds = 1 + max(sample.round for sample in found.samples)
+    names = [one.name for one in (SERVICE, *PEER_LIST) if any(s.contender == one.name for s in found.samples)]
+    absent = "".join(f"\n\nNot measured: {name}, which {_one_line(reason)}." for name, reason in found.absent.items())
+    parts = [
+        f"""## 1. Beside other servers
+
+The same ONNX model for all, pruned as this service prunes it and fed constant tables: RoPE in {job.HEADS} heads,
+{job.TOKENS} x {job.WIDTH} float32 in, the weights ({job.HEADS} x {job.TOKENS} x {job.TOKENS} float32) out. onnxruntime
+computes in one thread for each worker, and there are as many workers as cores. Each peer batches dynamically as its
+documentation shows, in the best of the settings tried below. The client is wrk with one thread; {rounds} rounds in
+turns, every other one in the opposite order, {found.run_seconds} s a run after {comparison.WARM_UP} s of warm-up that
+are not counted. Before it is timed, every server's answer is checked against the formula in float64; a run in which
+anything but 2xx comes back fails.""",
+    ]
+    for format, title in (("binary", "Binary both ways"), ("json", "JSON both ways")):
+        for connections in (comparison.MANY, comparison.ONE):
+            rows = list(_peer_rows(found.samples, names, format, connections))
+            if rows:
+                heading = f"{connections} connections" if connections > 1 else "1 connection"
+                columns = ("", "requests/s", "lowest to highest", "this service is", "p50 ms", "p99 ms", "halves")
+                parts.append(f"### {title}, {heading}\n\n{table(columns, rows)}")
+    parts.append(
+        f"""*This service is*: its requests a second over the other's, medians. *halves*: the median of the first half
+of the rounds over that of the second; 1.00 is no drift. p50 and p99 are medians of each run's own.{absent}"""
+    )
+    parts.append(_settings(found, names))
+    parts.append(_remarks())
+    return "\n\n".join(parts)
+
+
+def _peer_rows(samples: Sequence[Sample], names: Sequence[str], format: str, connections: int) -> Iterator[list[str]]:
+    def of(name: str) -> list[Sample]:
+        chosen = (s for s in samples if (s.contender, s.format, s.connections) == (name, format, connections))
+        return sorted(chosen, key=lambda sample: sample.round)
+
+    ours = [sample.run.per_second for sample in of(SERVICE.name)]
+    for name in names:
+        measured = of(name)
+        if not measured or not ours:
+            continue
+        rate = summarise([sample.run.per_second for sample in measured])
+        ratio = float(np.median(ours)) / rate.median
+        yield [
+            f"**{name}**" if name == SERVICE.name else name,
+            number(rate.median),
+            spread(rate),
+            "" if name == SERVICE.name else f"{number(ratio)} x",
+            number(float(np.median([sample.run.p50_us for sample in measured])) / 1e3),
+            number(float(np.median([sample.run.p99_us for sample in measured])) / 1e3),
+            f"{rate.halves:.2f}",
+        ]
+
+
+def _settings(found: Peers, names: Sequence[str]) -> str:
+    rows = []
+    for trial in found.trials:
+        used = " (used)" if found.chosen.get(trial.contender) == trial.setting and trial.contender in names else ""
+        many = number(trial.many.per_second) if trial.many else _one_line(trial.failed)
+        alone = number(trial.one.p50_us / 1e3) if trial.one else ""
+        rows.append((trial.contender, trial.setting + used, many, alone))
+    columns = ("", "setting", f"requests/s, {comparison.MANY} connections", "p50 ms, 1 connection")
+    errors = "; ".join(f"{name} {error:.1e}" for name, error in found.errors.items() if name in names)
+    resident = "; ".join(f"{name} {value / 1e6:,.0f} MB" for name, value in found.resident.items() if name in names)
+    return f"""### Settings tried
+
+One run each, binary bodies; the first of each peer follows an example of its documentation.
+
+{table(columns, rows, left=2)}
+
+Largest error of a weight against float64: {errors}.
+
+Resident memory under load, of all processes, with what they share counted in each: {resident}."""
+
+
+def _remarks() -> str:
+    return """### What is not comparable
+
+- The peers do nothing but this: one shape, one encoding, no check of their input beyond its size. This service reads
+  the query, checks every number, finds the encoding, its parameters and its tables at every request, and describes its
+  answer.
+- Its binary bodies are npy in and safetensors out, with a header; the peers' are float32 and nothing else. Its JSON
+  adds the encoding's parameters and conventions.
+- BentoML's JSON has a batch axis, and its endpoints read no raw numbers over HTTP: for those a small ASGI application
+  in front hands them to the batched service in other processes, as its documentation composes services. LitServe's
+  endpoint takes raw bytes because its `decode_request` declares them. mosec, LitServe and Ray Serve write JSON through
+  orjson here, which is faster than what they do by themselves.
+- Ray Serve and BentoML are made for many machines; one small model on a few cores is not what they are for.
+- A timed wait for a batch shows at one connection, where nobody else comes."""
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split()).replace("|", "/")[:200]
+
+
+# Beside the bare model
+
+
+def bare_section(found: Bare) -> str:
+    rows = []
+    for row in found.rows:
+        service, bare = summarise(row.service), summarise(row.bare)
+        ratio = summarise([ours / theirs for ours, theirs in zip(row.service, row.bare, strict=True)])
+        rows.append(
+            (
+                f"{row.tokens}",
+                number(row.megabytes),
+                number(service.median),
+                spread(service),
+                number(bare.median),
+                spread(bare),
+                f"{ratio.median:.2f}",
+                f"{ratio.low:.2f} to {ratio.high:.2f}",
+                f"{service.halves:.2f} / {bare.halves:.2f}",
+            )
+        )
+    columns = (
+        "tokens", "MB an answer", "service, requests/s", "lowest to highest",
+        "bare, runs/s", "lowest to highest", "ratio", "lowest to highest", "halves",
+    )  # fmt: skip
+    return f"""## 2. Beside `session.run`
+
+RoPE in {found.heads} heads, {found.width} wide, scores and weights, binary both ways, {found.connections} connections;
+beside it the same pruned graph, run in as many threads as there are cores, with no HTTP and nobody reading the result.
+In turns, {len(found.rows[0].service)} rounds. The client reads every byte of the answers on the same cores, and that
+is part of what is missing to 1.
+
+{table(columns, rows)}
+
+*ratio*: requests a second over runs a second, round by round. *halves*: of the service / of the bare model."""
+
+
+# Against length
+
+
+def scaling_section(found: Scaling) -> str:
+    rows = []
+    for point in sorted(found.points, key=lambda point: (point.rows is not None, point.tokens)):
+        service, bare = summarise(point.service), summarise(point.bare)
+        rows.append(
+            (
+                f"{point.tokens:,}",
+                "all" if point.rows is None else f"last {point.rows}",
+                number(service.median),
+                spread(service),
+                number(bare.median),
+                spread(bare),
+                number(service.median / bare.median),
+            )
+        )
+    columns = ("tokens", "rows", "service ms", "lowest to highest", "bare ms", "lowest to highest", "service / bare")
+    longest = max(point.tokens for point in found.points if point.rows is None)
+    passes = len(found.points[0].service)
+    return f"""## 3. Time against length
+
+RoPE in {found.heads} heads, {found.width} wide, weights only, safetensors both ways, 1 connection: p50 of a request,
+beside the median of a bare `session.run` in one thread; medians of {passes} passes. The whole matrix goes up to
+{longest:,} tokens, where it meets the service's default limit of {scaling.REQUEST_CELLS:,} cells; beyond that only the
+last {scaling.LAST_ROWS} rows are asked for, as queries against all tokens as keys.
+
+![Time for one request against its length, both axes logarithmic]({PICTURE})
+
+{table(columns, rows)}"""
+
+
+# Memory
+
+
+def memory_section(found: Memory) -> str:
+    mega = [value / 1e6 for value in found.resident]
+    steady = [i for i, count in enumerate(found.requests) if count >= memory.WARM_UP * found.requests[-1]]
+    per_thousand = round(slope([found.requests[i] / 1e3 for i in steady], [mega[i] for i in steady]), 2) + 0.0
+    growth = per_thousand * found.requests[-1] / 1e3 / float(np.median([mega[i] for i in steady]))
+    verdict = "flat" if growth <= FLAT else "rising"
+    shown = [round(i * (len(mega) - 1) / 10) for i in range(11)]
+    rows = [(f"{found.requests[i]:,}", number(mega[i])) for i in dict.fromkeys(shown)]
+    return f"""## 4. Memory
+
+{found.requests[-1]:,} requests over {found.connections} connections, of random shapes: 1 to {found.largest}
+tokens, 1 to 8 heads of 2 to 64, {len(memory.ENCODINGS)} encodings, several sets of outputs, npy and JSON; the largest
+goes first. Resident memory of all {found.processes} {"process" if found.processes == 1 else "processes"}, what they
+share counted in each:
+
+{table(("requests", "MB"), rows, left=0)}
+
+After the first {memory.WARM_UP:.0%}: **{verdict}**, {per_thousand:+.2f} MB for 1,000 requests; over all of them that
+is {growth:+.1%} (up to {FLAT:.0%} counts as flat)."""

@@ -1,0 +1,62 @@
+"""Time for one request against length, one connection: the whole matrix, or its last rows against a long past."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import safetensors.numpy
+
+from load_tests.bench import bare, graph, job, wrk
+from load_tests.bench.contenders import SERVICE
+from load_tests.bench.job import Post
+from load_tests.bench.records import ScalingRow
+
+HEADS, WIDTH = 4, 64
+LAST_ROWS = 16
+LONGEST = 8192
+REQUEST_CELLS = 1 << 26
+"""The service's default limit on batch x heads x queries x keys: what the whole matrix of 4,096 tokens has."""
+BINARY = {"Content-Type": "application/vnd.safetensors", "Accept": "application/vnd.safetensors"}
+
+
+def grid(longest: int = LONGEST) -> Iterator[tuple[int, int | None]]:
+    """Tokens and rows; None where all rows are asked for, as far as the service computes so much at once."""
+    lengths = [2**power for power in range(3, longest.bit_length()) if 2**power <= longest]
+    yield from ((tokens, None) for tokens in lengths if HEADS * tokens * tokens <= REQUEST_CELLS)
+    yield from ((tokens, LAST_ROWS) for tokens in lengths if tokens > LAST_ROWS)
+
+
+def post(tokens: int, rows: int | None) -> Post:
+    """The weights of all tokens, or of the last `rows` as queries against all of them as keys."""
+    vectors = job.vectors(tokens, WIDTH)
+    arrays = {"embeddings": vectors}
+    if rows is not None:
+        positions = np.arange(tokens, dtype=np.float64)
+        arrays = {
+            "queries": vectors[-rows:],
+            "keys": vectors,
+            "query_positions": positions[-rows:],
+            "key_positions": positions,
+        }
+    path = f"/attention?encoding={graph.ENCODING}&heads={HEADS}&return=weights"
+    return Post(path, safetensors.numpy.save({name: array.copy() for name, array in arrays.items()}), BINARY)
+
+
+def measure(say: Callable[[str], None], *, passes: int, seconds: float, longest: int = LONGEST) -> list[ScalingRow]:
+    """Every length in every pass, the bare model in one thread right after the service."""
+    session = graph.session(graph.scores_graph("weights"))
+    found = [ScalingRow(tokens=tokens, rows=rows, service=[], bare=[]) for tokens, rows in grid(longest)]
+    with SERVICE.running(SERVICE.settings[0], "binary") as server:
+        for number in range(passes):
+            for point in found:
+                sent = post(point.tokens, point.rows)
+                due = seconds if point.rows or point.tokens < 2048 else 3 * seconds
+                feeds = graph.feeds(session, job.vectors(point.tokens, WIDTH), HEADS, point.rows)
+                point.service.append(wrk.load(server.address, sent, 1, due).p50_us / 1e3)
+                point.bare.append(bare.milliseconds(session, feeds, due / 3))
+                say(
+                    f"pass {number + 1}/{passes}: {point.tokens:,} tokens, {point.rows or 'all'} rows: "
+                    f"{point.service[-1]:,.3f} ms, bare {point.bare[-1]:,.3f} ms"
+                )
+    return found
