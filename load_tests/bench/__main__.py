@@ -88,7 +88,8 @@ def main(
     its memory, and write docs/benchmark.md.
 
     The peers are installed into .bench/, each in a virtual environment of its own, with pinned versions. The client is
-    wrk, the Debian package of that name. All traffic stays on the loopback interface.
+    wrk, the Debian package of that name. All load stays on the loopback interface; Ray Serve's own services listen on
+    every interface while it is measured.
     """
     say = Progress()
     results, docs = (RESULTS / "quick", RESULTS / "quick") if quick else (RESULTS, DOCS)
@@ -133,6 +134,7 @@ def _peers(scale: Scale, say: Progress) -> tuple[type[Part], dict[str, Any]]:
         "samples": comparison.samples,
         "errors": dict(comparison.errors),
         "resident": comparison.resident,
+        "model_us": comparison.model_us,
         "absent": comparison.absent,
         "run_seconds": scale.seconds,
     }

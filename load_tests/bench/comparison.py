@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
 from load_tests.bench import environments, job, processes, wrk
-from load_tests.bench.contenders import MODEL, PEER_LIST, SERVICE, Contender, Setting
+from load_tests.bench.contenders import MODEL, PEER_LIST, PEERS, SERVICE, Contender, Setting
 from load_tests.bench.environments import NotInstalled
 from load_tests.bench.job import FORMATS, Format, WrongAnswer
 from load_tests.bench.processes import Server, StartFailed
 from load_tests.bench.records import Sample, Trial
 from load_tests.bench.wrk import RunFailed
 
+TIME_MODEL = PEERS / "time_model.py"
 MANY, ONE = 64, 1
 WARM_UP = 1
 
@@ -32,6 +34,7 @@ class Comparison:
         self.chosen: dict[str, Setting] = {}
         self.errors: defaultdict[str, float] = defaultdict(float)
         self.resident: dict[str, int] = {}
+        self.model_us: dict[str, list[float]] = {}
         self.absent: dict[str, str] = {}
 
     def prepare(self, peers: Sequence[Contender] = PEER_LIST) -> list[Contender]:
@@ -46,6 +49,8 @@ class Comparison:
                 self._drop(peer, f"could not be installed: {error}")
             else:
                 ready.append(peer)
+        for contender in ready:
+            self.model_us[contender.name] = _time_model(contender)
         return ready
 
     def choose(self, contenders: Sequence[Contender], *, try_all: bool) -> list[Contender]:
@@ -128,3 +133,10 @@ class Comparison:
         what = f"{sample.contender}, {sample.format}, {sample.connections} at once"
         figures = f"{run.per_second:,.0f}/s, p50 {run.p50_us / 1e3:.2f} ms, p99 {run.p99_us / 1e3:.2f} ms"
         self.say(f"round {sample.round + 1}/{self.rounds}: {what}: {figures}")
+
+
+def _time_model(contender: Contender) -> list[float]:
+    """Microseconds of a run of the bare model in its environment, alone and in a batch of 16."""
+    command = [contender.python, str(TIME_MODEL), str(MODEL)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    return [float(word) for word in printed.split()]

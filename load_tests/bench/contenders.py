@@ -51,6 +51,10 @@ class Contender:
     def ours(self) -> bool:
         return not self.package
 
+    @property
+    def python(self) -> str:
+        return sys.executable if self.ours else str(python_of(self.package))
+
     def post(self, format: Format) -> Post:
         return job.to_service(format) if self.ours else job.to_peer(format, batched=self.batch_axis)
 
@@ -58,7 +62,6 @@ class Contender:
     def running(self, setting: Setting, format: Format) -> Iterator[Server]:
         """Raises StartFailed."""
         port = free_port()
-        python = sys.executable if self.ours else str(python_of(self.package))
         variables = {
             **self.variables,
             **setting.variables,
@@ -73,7 +76,7 @@ class Contender:
             "BENCH_WAIT_MS": f"{setting.wait_ms:g}",
             "OMP_NUM_THREADS": "1",
         }
-        command = [part.format(python=python, service=format.capitalize(), port=port) for part in self.command]
+        command = [part.format(python=self.python, service=format.capitalize(), port=port) for part in self.command]
         log = LOGS / f"{self.package or 'service'}-{format}.log"
         folder = ROOT if self.ours else PEERS
         with running(command, variables, log, f"http://127.0.0.1:{port}", self.post(format), folder) as server:

@@ -65,6 +65,8 @@ class Peers(Part):
     """The largest error of a weight against float64, by contender."""
     resident: dict[str, int]
     """Bytes of all its processes after the last round."""
+    model_us: dict[str, list[float]]
+    """Microseconds of a bare run in each environment, alone and in a batch of 16."""
     absent: dict[str, str]
     """Peers that could not be measured, and why."""
     run_seconds: int

@@ -145,6 +145,11 @@ def _settings(found: Peers, names: Sequence[str]) -> str:
         rows.append((trial.contender, trial.setting + used, many, alone))
     columns = ("", "setting", f"requests/s, {comparison.MANY} connections", "p50 ms, 1 connection")
     errors = "; ".join(f"{name} {error:.1e}" for name, error in found.errors.items() if name in names)
+    model = "; ".join(
+        f"{name} {number(alone)} and {number(batch)}"
+        for name, (alone, batch) in found.model_us.items()
+        if name in names
+    )
     resident = "; ".join(f"{name} {value / 1e6:,.0f} MB" for name, value in found.resident.items() if name in names)
     return f"""### Settings tried
 
@@ -153,6 +158,8 @@ One run each, binary bodies; the first of each peer follows an example of its do
 {table(columns, rows, left=2)}
 
 Largest error of a weight against float64: {errors}.
+
+A bare run of the model in each environment, in microseconds, alone and in a batch of 16: {model}.
 
 Resident memory under load, of all processes, with what they share counted in each: {resident}."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -15,6 +16,8 @@ from load_tests.bench.records import ScalingRow
 HEADS, WIDTH = 4, 64
 LAST_ROWS = 16
 LONGEST = 8192
+PAUSE = 0.3
+"""Seconds in which the service drops the request that the client left unread."""
 REQUEST_CELLS = 1 << 26
 """The service's default limit on batch x heads x queries x keys: what the whole matrix of 4,096 tokens has."""
 BINARY = {"Content-Type": "application/vnd.safetensors", "Accept": "application/vnd.safetensors"}
@@ -44,7 +47,7 @@ def post(tokens: int, rows: int | None) -> Post:
 
 
 def measure(say: Callable[[str], None], *, passes: int, seconds: float, longest: int = LONGEST) -> list[ScalingRow]:
-    """Every length in every pass, the bare model in one thread right after the service."""
+    """Every length in every pass, the bare model in one thread right before the service."""
     session = graph.session(graph.scores_graph("weights"))
     found = [ScalingRow(tokens=tokens, rows=rows, service=[], bare=[]) for tokens, rows in grid(longest)]
     with SERVICE.running(SERVICE.settings[0], "binary") as server:
@@ -53,8 +56,9 @@ def measure(say: Callable[[str], None], *, passes: int, seconds: float, longest:
                 sent = post(point.tokens, point.rows)
                 due = seconds if point.rows or point.tokens < 2048 else 3 * seconds
                 feeds = graph.feeds(session, job.vectors(point.tokens, WIDTH), HEADS, point.rows)
-                point.service.append(wrk.load(server.address, sent, 1, due).p50_us / 1e3)
                 point.bare.append(bare.milliseconds(session, feeds, due / 3))
+                point.service.append(wrk.load(server.address, sent, 1, due).p50_us / 1e3)
+                time.sleep(PAUSE)
                 say(
                     f"pass {number + 1}/{passes}: {point.tokens:,} tokens, {point.rows or 'all'} rows: "
                     f"{point.service[-1]:,.3f} ms, bare {point.bare[-1]:,.3f} ms"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from load_tests.bench import bare, graph, job, wrk
@@ -13,6 +14,8 @@ from load_tests.bodies import as_npy
 HEADS, WIDTH = 8, 256
 LENGTHS = (128, 512)
 CONNECTIONS = 8
+PAUSE = 0.5
+"""Seconds in which the service drops the requests that the client left unread."""
 OUTPUTS = ("weights", "scores")
 
 
@@ -38,6 +41,7 @@ def measure(say: Callable[[str], None], *, rounds: int, seconds: int) -> list[Ba
             for number in range(rounds):
                 row.bare.append(bare.throughput(session, feeds, CORES, seconds))
                 row.service.append(wrk.load(server.address, post(tokens), CONNECTIONS, seconds).per_second)
+                time.sleep(PAUSE)
                 say(
                     f"round {number + 1}/{rounds}, {tokens} tokens: bare {row.bare[-1]:,.0f}/s, "
                     f"service {row.service[-1]:,.0f}/s"

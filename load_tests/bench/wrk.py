@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from load_tests.bench.job import Post
@@ -91,7 +91,3 @@ def parse(output: str) -> Run:
         if line.startswith("{"):
             return Run(**json.loads(line))
     raise RunFailed(f"wrk printed no figures: {output.strip()[-300:]}")
-
-
-def as_dict(run: Run) -> dict[str, int]:
-    return asdict(run)

@@ -40,6 +40,7 @@ def peers(measured: list[Sample], absent: dict[str, str] | None = None) -> Peers
         samples=measured,
         errors={"this service": 2e-7, "mosec": 3e-7},
         resident={"this service": 150_000_000},
+        model_us={"this service": [60.0, 480.4], "mosec": [61.2, 470.0]},
         absent=absent or {},
         run_seconds=3,
     )
@@ -83,6 +84,7 @@ def test_settings_that_failed_and_the_one_used_are_shown() -> None:
     page = report.peers_section(peers(samples("this service", [10]) + samples("mosec", [5])))
     assert "| mosec | fast (used) | 200 | 1.23 |" in page
     assert "| mosec | slow | 100 | 1.00 |" in page
+    assert "alone and in a batch of 16: this service 60.0 and 480; mosec 61.2 and 470." in page
     assert "| mosec | broken | exit code 1 / trace / |  |" in page
 
 
