@@ -22,7 +22,8 @@ from service.engine.session import Sessions
 from service.errors import NotReady
 from service.lifecycle import Lifecycle
 from service.middleware import Observed
-from service.routes import encodings, failures, health, metrics, openapi, positions
+from service.rope_resolver import RopeResolver
+from service.routes import encodings, failures, health, metrics, openapi, positions, resolve
 from service.routes import open_inference as v2
 from service.routes.attention import PATH, Attention
 from service.routes.open_inference_statistics import Counted, Observers, Statistics
@@ -67,6 +68,7 @@ def create_app(
     routers = [
         encodings.router(service.catalogue, openapi.PROBLEMS),
         positions.router(Views(service.scoring), service.lifecycle, settings, openapi.PROBLEMS),
+        resolve.router(RopeResolver(service.catalogue, service.scoring.tables), settings, openapi.PROBLEMS),
         health.router(service.lifecycle, lambda: service.engine.alive, device, openapi.PROBLEMS),
         metrics.router(service.telemetry.registry),
         openapi.router(app),
