@@ -138,6 +138,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     await service.engine.start()
     try:
         await service.engine.warm_up(await service.scoring.samples())
+        await service.engine.calibrate(await service.scoring.sizes())
         service.statistics.clear()
         service.telemetry.serve(_sessions(service))
         service.lifecycle.warm = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -45,7 +45,7 @@ class AttentionOptions:
     heads: int | None = None
     causal: bool | None = None
     returns: tuple[str, ...] = DEFAULT_RETURN
-    scalars: Mapping[str, str] = field(default_factory=dict)
+    scalars: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 @dataclass(slots=True)
@@ -95,3 +95,5 @@ class ScoringResult:
     timings: Timings
     skipped: Mapping[str, str] = field(default_factory=dict)
     """Encodings that `compare=all` left out, and why."""
+    plan: Hashable = None
+    """Of two results with the same one, everything but arrays, tokens, timings and counts is the same."""

@@ -11,12 +11,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from service.admission import Admitted, Limits, admit, check
+from service.cache import Cache
 from service.catalogue import Catalogue, Model
 from service.encoding import Encoding
 from service.engine.job import Job, JobResult, Tables
 from service.errors import InvalidInput, PayloadTooLarge, ServiceError, UnknownName
 from service.masks import CausalMasks, Visible, combine, read_mask
 from service.parameters import Parameters, ResolvedParameters, Sizes, assign
+from service.positions import Positions
 from service.records import (
     RETURNABLE,
     AttentionInput,
@@ -29,6 +31,10 @@ from service.tables import Needs, TableCache
 
 __all__ = ["Limits", "PositionTables", "Runs", "Scoring"]
 
+# Encodings of the plans that are kept.
+PLANS = 4096
+# Tokens, heads and head_dim of the jobs that show what runs cost.
+SIZES = ((4, 1, 16), (16, 2, 16), (64, 1, 16), (32, 4, 16), (32, 4, 64), (128, 2, 16), (128, 4, 32), (256, 2, 64))
 # Work on fewer cells than this is done on the event loop: a thread would cost more than it frees.
 INLINE = 1 << 20
 
@@ -46,14 +52,41 @@ class Part:
     encoding: Encoding
     parameters: ResolvedParameters
     outputs: tuple[str, ...]
+    needs: Needs
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """The sizes and positions of a request, without its numbers. The shape is that which the model takes."""
+
+    batch: int | None
+    heads: int
+    head_dim: int
+    query_positions: Positions
+    key_positions: Positions
+    query_shape: tuple[int, ...]
+    cells: int
+    """Of one output."""
+
+    @classmethod
+    def of(cls, admitted: Admitted) -> Layout:
+        return cls(
+            admitted.batch,
+            admitted.heads,
+            admitted.head_dim,
+            admitted.query_positions,
+            admitted.key_positions,
+            admitted.queries.shape,
+            admitted.cells,
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """A request that has passed every check."""
+    """A request that has passed every check, without its numbers: one plan serves all that differ in those alone."""
 
     model: Model
-    admitted: Admitted
+    layout: Layout
     causal: bool
     parts: list[Part]
     skipped: Mapping[str, str]
@@ -71,7 +104,7 @@ class PositionTables:
 
 
 class Scoring:
-    """Turns requests into jobs and their results into answers. Holds no request's state."""
+    """Turns requests into jobs and their results into answers. Holds no request's numbers."""
 
     def __init__(self, catalogue: Catalogue, engine: Runs, tables: TableCache, limits: Limits | None = None) -> None:
         self.catalogue = catalogue
@@ -80,6 +113,7 @@ class Scoring:
         self.limits = limits or Limits()
         self._parameters = Parameters(largest=self.limits.parameters)
         self._causal = CausalMasks()
+        self._plans: Cache[tuple[AttentionOptions, tuple[int, ...]], Plan] = Cache(PLANS)
 
     async def score(
         self, input: AttentionInput, options: AttentionOptions, timings: Timings, deadline: float | None = None
@@ -94,29 +128,15 @@ class Scoring:
         `batch_assembly` likewise; `queue` is the rest of the wait for the engine; `postprocess` is what comes after.
         """
         began = time.perf_counter()
-        plan = self._plan(input, options)
+        plan, queries, keys = self._admit(input, options)
+        layout = plan.layout
         visible = await self._visible(input.mask, plan)
         planned = time.perf_counter()
         tables = await self._tables(plan)
         ready = time.perf_counter()
-        admitted = plan.admitted
-        jobs = [
-            Job(
-                graph=part.encoding.graph,
-                tables=table,
-                outputs=part.outputs,
-                queries=admitted.queries,
-                keys=admitted.keys,
-                visible=visible,
-                cells=admitted.cells * len(part.outputs),
-                switches=part.parameters.switches,
-            )
-            for part, table in zip(plan.parts, tables, strict=True)
-        ]
-        answers = await self.engine.run(jobs, deadline)
+        answers = await self.engine.run(_jobs(plan, tables, queries, keys, visible), deadline)
         answered = time.perf_counter()
-        results = [_result(part, answer, admitted) for part, answer in zip(plan.parts, answers, strict=True)]
-        await _count_nonfinite(results, admitted.cells * sum(len(part.outputs) for part in plan.parts))
+        results = [_result(part, answer, layout) for part, answer in zip(plan.parts, answers, strict=True)]
         done = time.perf_counter()
 
         waited = answered - ready
@@ -130,46 +150,71 @@ class Scoring:
         timings.batch_jobs = max(answer.batch_jobs for answer in answers)
         return ScoringResult(
             model=plan.model.name,
-            batch=admitted.batch,
-            heads=admitted.heads,
-            queries=len(admitted.query_positions),
-            keys=len(admitted.key_positions),
-            head_dim=admitted.head_dim,
+            batch=layout.batch,
+            heads=layout.heads,
+            queries=len(layout.query_positions),
+            keys=len(layout.key_positions),
+            head_dim=layout.head_dim,
             causal=plan.causal,
             results=results,
             tokens=input.tokens,
             timings=timings,
             skipped=plan.skipped,
+            plan=plan,
         )
 
     async def position_tables(self, input: AttentionInput, options: AttentionOptions) -> PositionTables:
         """What `score` would have of the reference encoding before it looks at any content. Raises the same errors."""
-        plan = self._plan(input, options)
+        plan, _, _ = self._admit(input, options)
         tables, *_ = await self._tables(plan)
         arrays = {name.removeprefix("table."): array for name, array in tables.arrays.items()}
-        admitted = plan.admitted
-        return PositionTables(admitted.heads, admitted.head_dim, plan.causal, plan.parts[0].parameters.report, arrays)
+        layout = plan.layout
+        return PositionTables(layout.heads, layout.head_dim, plan.causal, plan.parts[0].parameters.report, arrays)
 
-    async def samples(self, tokens: int = 8, heads: int = 2, head_dim: int = 8) -> list[Job]:
+    async def samples(self) -> list[Job]:
         """A small job for every encoding of every model, as a warm-up: what is ready has answered once."""
-        jobs = []
-        for model in self.catalogue.models.values():
-            width = model.width or heads * head_dim
-            embeddings = np.random.default_rng(0).standard_normal((tokens, width), dtype=np.float32)
-            for encoding in model.encodings.values():
-                causal = encoding.causal == "required" or encoding.default_causal
-                options = AttentionOptions(
-                    encoding=encoding.id, model=model.name, heads=heads if model.heads is None else None, causal=causal
-                )
-                plan = self._plan(AttentionInput(embeddings=embeddings), options)
-                visible = await self._visible(None, plan)
-                (table,) = await self._tables(plan)
-                admitted, outputs = plan.admitted, plan.parts[0].outputs
-                cells = admitted.cells * len(outputs)
-                jobs.append(Job(encoding.graph, table, outputs, admitted.queries, admitted.keys, visible, cells))
-        return jobs
+        return [
+            await self._sample(model, encoding, 8, 2, 8)
+            for model in self.catalogue.models.values()
+            for encoding in model.encodings.values()
+        ]
 
-    def _plan(self, input: AttentionInput, options: AttentionOptions) -> Plan:
+    async def sizes(self) -> list[Job]:
+        """Jobs of one encoding and of many sizes, to see what runs cost here. None where there are no models."""
+        if not self.catalogue.models:
+            return []
+        model = self.catalogue.model()
+        return [await self._sample(model, model.encoding(None), *size) for size in SIZES]
+
+    async def _sample(self, model: Model, encoding: Encoding, tokens: int, heads: int, head_dim: int) -> Job:
+        width = model.width or heads * head_dim
+        embeddings = np.random.default_rng(0).standard_normal((tokens, width), dtype=np.float32)
+        options = AttentionOptions(
+            encoding=encoding.id,
+            model=model.name,
+            heads=heads if model.heads is None else None,
+            causal=encoding.causal == "required" or encoding.default_causal,
+        )
+        plan, queries, keys = self._admit(AttentionInput(embeddings=embeddings), options)
+        visible = await self._visible(None, plan)
+        (job,) = _jobs(plan, await self._tables(plan), queries, keys, visible)
+        return job
+
+    def _admit(self, input: AttentionInput, options: AttentionOptions) -> tuple[Plan, np.ndarray, np.ndarray]:
+        """What is to be done with a request, and its queries and keys as the model takes them."""
+        embeddings = input.embeddings
+        if embeddings is None or not _plain(input):
+            return self._plan(input, options)
+        key = (options, embeddings.shape)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan, queries, keys = self._plan(input, options)
+            self._plans.put(key, plan, len(plan.parts))
+            return plan, queries, keys
+        queries = np.ascontiguousarray(embeddings, dtype=np.float32).reshape(plan.layout.query_shape)
+        return plan, queries, queries
+
+    def _plan(self, input: AttentionInput, options: AttentionOptions) -> tuple[Plan, np.ndarray, np.ndarray]:
         returns = _returns(options.returns)
         model = self._model(input, options)
         asked, optional = _encodings(model, options)
@@ -194,6 +239,7 @@ class Scoring:
 
         largest = max(admitted.query_positions.largest, admitted.key_positions.largest)
         sizes = Sizes(admitted.heads, admitted.head_dim, max(1, int(largest) + 1))
+        layout = Layout.of(admitted)
         parts: list[Part] = []
         for encoding in able:
             try:
@@ -203,14 +249,15 @@ class Scoring:
                     raise
                 skipped[encoding.id] = error.detail
             else:
-                parts.append(Part(encoding, parameters, _outputs(encoding, returns)))
+                needs = _needs(encoding, parameters, layout, causal)
+                parts.append(Part(encoding, parameters, _outputs(encoding, returns), needs))
         if not parts:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
             raise InvalidInput(
                 f"no encoding of {model.name} can serve this request: {reasons}", pointer="query:compare"
             )
         self._check_cells(admitted, parts)
-        return Plan(model, admitted, causal, parts, skipped)
+        return Plan(model, layout, causal, parts, skipped), admitted.queries, admitted.keys
 
     def _model(self, input: AttentionInput, options: AttentionOptions) -> Model:
         if input.text is None or options.model is not None:
@@ -243,33 +290,21 @@ class Scoring:
     async def _visible(self, mask: np.ndarray | None, plan: Plan) -> Visible | None:
         if mask is None and not plan.causal:
             return None
-        if plan.admitted.cells < INLINE:
+        if plan.layout.cells < INLINE:
             return self._build_visible(mask, plan)
         return await asyncio.to_thread(self._build_visible, mask, plan)
 
     def _build_visible(self, mask: np.ndarray | None, plan: Plan) -> Visible | None:
-        admitted = plan.admitted
-        queries, keys = admitted.query_positions, admitted.key_positions
+        layout = plan.layout
+        queries, keys = layout.query_positions, layout.key_positions
         causal = self._causal.get(queries, keys) if plan.causal else None
         if mask is None:
             return causal
-        read = read_mask(mask, admitted.batch, admitted.heads, len(queries), len(keys))
+        read = read_mask(mask, layout.batch, layout.heads, len(queries), len(keys))
         return combine(read, causal, len(queries), len(keys))
 
     async def _tables(self, plan: Plan) -> list[Tables]:
-        admitted = plan.admitted
-        needs = [
-            Needs(
-                part.encoding,
-                part.parameters,
-                admitted.query_positions,
-                admitted.key_positions,
-                plan.causal,
-                admitted.heads,
-                admitted.head_dim,
-            )
-            for part in plan.parts
-        ]
+        needs = [part.needs for part in plan.parts]
         found = [self.tables.get(need) for need in needs]
         missing = [need for need, table in zip(needs, found, strict=True) if table is None]
         computed = iter(await asyncio.gather(*map(self.tables.tables, missing)) if missing else ())
@@ -305,8 +340,52 @@ def _encodings(model: Model, options: AttentionOptions) -> tuple[list[Encoding],
     return list(asked.values()), set(asked) - insisted
 
 
-def _result(part: Part, answer: JobResult, admitted: Admitted) -> EncodingResult:
-    arrays = {name: array if admitted.batch is not None else array[0] for name, array in answer.outputs.items()}
+def _plain(input: AttentionInput) -> bool:
+    """Whether nothing but the embeddings came, and perhaps a mask, on which no plan depends."""
+    return (
+        input.queries is None
+        and input.keys is None
+        and input.positions is None
+        and input.query_positions is None
+        and input.key_positions is None
+        and input.tokens is None
+        and input.text is None
+        and not input.parameters
+    )
+
+
+def _needs(encoding: Encoding, parameters: ResolvedParameters, layout: Layout, causal: bool) -> Needs:
+    return Needs(
+        encoding,
+        parameters,
+        layout.query_positions,
+        layout.key_positions,
+        causal,
+        layout.heads,
+        layout.head_dim,
+    )
+
+
+def _jobs(
+    plan: Plan, tables: Sequence[Tables], queries: np.ndarray, keys: np.ndarray, visible: Visible | None
+) -> list[Job]:
+    return [
+        Job(
+            part.encoding.graph,
+            table,
+            part.outputs,
+            queries,
+            keys,
+            visible,
+            plan.layout.cells * len(part.outputs),
+            part.parameters.switches,
+        )
+        for part, table in zip(plan.parts, tables, strict=True)
+    ]
+
+
+def _result(part: Part, answer: JobResult, layout: Layout) -> EncodingResult:
+    arrays = {name: array if layout.batch is not None else array[0] for name, array in answer.outputs.items()}
     terms = {name.removeprefix("term."): array for name, array in arrays.items() if name.startswith("term.")}
     return EncodingResult(
         encoding=part.encoding.id,
@@ -316,22 +395,5 @@ def _result(part: Part, answer: JobResult, admitted: Admitted) -> EncodingResult
         scores=arrays.get("scores"),
         output=arrays.get("output"),
         terms=terms or None,
+        nonfinite_cells=answer.nonfinite,
     )
-
-
-async def _count_nonfinite(results: Sequence[EncodingResult], cells: int) -> None:
-    if cells < INLINE:
-        _count(results)
-    else:
-        await asyncio.to_thread(_count, results)
-
-
-def _count(results: Sequence[EncodingResult]) -> None:
-    for result in results:
-        arrays = [result.weights, result.scores, result.output, *(result.terms or {}).values()]
-        result.nonfinite_cells = sum(_nonfinite(array) for array in arrays if array is not None)
-
-
-def _nonfinite(array: np.ndarray) -> int:
-    finite = np.isfinite(array)
-    return 0 if finite.all() else int(finite.size - np.count_nonzero(finite))

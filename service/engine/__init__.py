@@ -1,6 +1,7 @@
 """The engine: forms batches of jobs and runs them on one device. It knows nothing of HTTP.
 
-`engine` is its face on the event loop, `worker` the threads behind it, `batches` the queue, with its `policy`;
+`engine` is its face on the event loop; `inline` runs what is small there, `worker` has the threads for the rest;
+`batches` is the queue, with its `policy` and `cost`;
 `compute` runs one batch, with `assembly`; `session` is onnxruntime, with `pruning` and `device`; `observer` is what
 telemetry sees; `job` what goes in and comes out.
 """

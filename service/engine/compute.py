@@ -23,6 +23,9 @@ class Runner(Protocol):
     def provider(self) -> str:
         """onnxruntime's name of where it computes, `CPUExecutionProvider`."""
 
+    def ready(self, job: Job) -> bool:
+        """Whether this can be run at once: what has to be built first holds up whoever waits for it."""
+
     def run(
         self,
         graph: Graph,
@@ -65,6 +68,7 @@ class Compute:
             assembled = self._clock()
             outputs = self._runner.run(first.graph, first.outputs, first.visible is not None, feeds, first.switches)
             compute = self._clock() - assembled
+            finite = all(bool(np.isfinite(array).all()) for array in outputs.values())
             parts = cut(outputs, jobs)
         except BaseException:
             tell(self._observer.batch_failed, first.graph.name, len(jobs), trigger)
@@ -72,6 +76,17 @@ class Compute:
         tell(self._observer.batch_finished, first.graph.name, len(jobs), compute, provider, trigger)
         assembly = assembled - began
         return [
-            JobResult(part, batch_assembly=assembly, compute=compute, batch_jobs=len(jobs), provider=provider)
+            JobResult(
+                part,
+                batch_assembly=assembly,
+                compute=compute,
+                batch_jobs=len(jobs),
+                nonfinite=0 if finite else _nonfinite(part),
+                provider=provider,
+            )
             for part in parts
         ]
+
+
+def _nonfinite(outputs: Mapping[str, np.ndarray]) -> int:
+    return sum(array.size - int(np.count_nonzero(np.isfinite(array))) for array in outputs.values())

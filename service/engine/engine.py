@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -12,9 +13,10 @@ from dataclasses import dataclass, field
 from service.engine.batches import Batches, Entry, Limits
 from service.engine.compute import Compute, Runner
 from service.engine.device import CUDA, usable_cores
+from service.engine.inline import Inline
 from service.engine.job import Job, JobResult
 from service.engine.observer import EngineObserver, Unobserved, tell
-from service.engine.policy import CpuPolicy, Policy
+from service.engine.policy import Policy, policy_for
 from service.engine.worker import Done, Workers
 from service.errors import ClientClosedRequest, DeadlineExceeded, Draining, ModelFailed, NotReady, ServiceError
 
@@ -54,7 +56,8 @@ class Ticket(Entry):
 
 
 class Engine:
-    """Natural batching: a worker that falls idle takes what is queued and waits for no more.
+    """Natural batching: a worker that falls idle takes what is queued and waits for no more. Small jobs are run on the
+    event loop itself, together with others of the same turn.
 
     `run`, `warm_up`, `start` and `stop` belong to one event loop, and so does all that is kept here.
     """
@@ -71,18 +74,24 @@ class Engine:
         failures_allowed: int = 5,
         recheck: float = 5.0,
         stall: float = 120.0,
+        turn: float = 5e-4,
     ) -> None:
         """`workers` is by default one on CUDA, else one for each usable core: several runs at once on one session
         scale best.
 
         After `failures_allowed` batches in a row that failed wholly, a job known to work (from `warm_up`) tells a
         broken device from bad requests; a broken one is asked again every `recheck` seconds. A run of more than
-        `stall` seconds also makes the engine not ready. `clock` counts seconds.
+        `stall` seconds also makes the engine not ready. `clock` counts seconds. After `turn` seconds of small runs the
+        event loop does something else.
         """
         count = workers or (1 if runner.provider == CUDA else usable_cores())
+        self._runner = runner
         self._observer = observer or Unobserved()
-        self._batches: Batches[Ticket] = Batches(policy or CpuPolicy(), limits or Limits(), count)
-        self._workers = Workers(self._batches, Compute(runner, self._observer, clock), count, clock)
+        self._policy = policy or policy_for(runner.provider)
+        limits = limits or Limits()
+        compute = Compute(runner, self._observer, clock)
+        self._workers: Workers[Ticket] = Workers(Batches(self._policy, limits, count), compute, count, clock)
+        self._inline: Inline[Ticket] = Inline(Batches(self._policy, limits), compute, clock, turn)
         self._clock = clock
         self._failures_allowed = failures_allowed
         self._recheck = recheck
@@ -135,11 +144,11 @@ class Engine:
 
     @property
     def queued_jobs(self) -> int:
-        return len(self._batches)
+        return len(self._workers.batches) + len(self._inline.batches)
 
     @property
     def queued_cells(self) -> int:
-        return self._batches.cells
+        return self._workers.batches.cells + self._inline.batches.cells
 
     @property
     def running_jobs(self) -> int:
@@ -157,19 +166,39 @@ class Engine:
         if self._loop is not None:
             raise RuntimeError("the engine has been started before")
         self._loop = asyncio.get_running_loop()
+        self._inline.start(self._loop, self._deliver)
         self._workers.start(self._loop, self._deliver, self._worker_ended)
 
     async def warm_up(self, jobs: Iterable[Job]) -> None:
-        """Runs each of these small jobs alone, so that ready means able to serve. Raises NotReady where one fails, and
-        why.
+        """Runs each of these small jobs alone, so that ready means able to serve, and once more to see what it costs.
+        Raises NotReady where one fails, and why.
         """
         for job in jobs:
-            try:
-                await self._submit([job], bounded=False)
-            except ModelFailed as error:
-                self._suspended = f"the warm-up of {job.graph.name} failed: {error.detail}"
-                raise NotReady(self._suspended) from error
+            for _ in range(2):
+                await self._warm(job)
             self._known_good = self._known_good or job
+
+    async def calibrate(self, jobs: Sequence[Job], repetitions: int = 4) -> None:
+        """Measures what runs cost here by running these alone, of one graph and of many sizes. Raises NotReady as
+        above.
+        """
+        if not jobs:
+            return
+        least = [math.inf] * len(jobs)
+        for _ in range(repetitions):
+            for i, job in enumerate(jobs):
+                result = await self._warm(job)
+                least[i] = min(least[i], result.batch_assembly + result.compute)
+        self._policy.costs.fit(jobs, least)
+        logger.debug("a run costs %s", self._policy.costs.rates)
+
+    async def _warm(self, job: Job) -> JobResult:
+        try:
+            (result,) = await self._submit([job], self._workers, bounded=False)
+        except ModelFailed as error:
+            self._suspended = f"the warm-up of {job.graph.name} failed: {error.detail}"
+            raise NotReady(self._suspended) from error
+        return result
 
     async def stop(self, timeout: float = 30.0) -> bool:
         """Refuses new work, lets what was admitted finish, ends the workers. False where `timeout` seconds were too
@@ -184,7 +213,7 @@ class Engine:
         drained = await _within(self._nobody_waits, timeout)
         for pending in self._waiting:
             pending.fail(Draining(f"shutting down; this was not computed within the {timeout:g} s given to finish"))
-        self._count_dropped(len(self._workers.end()), Draining.reason)
+        self._count_dropped(len(self._inline.end()) + len(self._workers.end()), Draining.reason)
         # A run that nobody waits for any more may still be going on.
         if not await _within(self._workers_ended, timeout - (time.monotonic() - began)):
             return False
@@ -206,18 +235,24 @@ class Engine:
             refusal = Draining(reason) if self._draining else NotReady(reason)
             tell(self._observer.rejected, refusal.reason)
             raise refusal
-        return await self._submit(jobs, deadline)
+        small = self._policy.inline(jobs) and all(map(self._runner.ready, jobs))
+        return await self._submit(jobs, self._inline if small else self._workers, deadline)
 
     async def _submit(
-        self, jobs: Sequence[Job], deadline: float | None = None, *, bounded: bool = True
+        self,
+        jobs: Sequence[Job],
+        lane: Inline[Ticket] | Workers[Ticket],
+        deadline: float | None = None,
+        *,
+        bounded: bool = True,
     ) -> list[JobResult]:
         assert self._loop is not None
         pending = Pending(self._loop.create_future(), len(jobs))
         now = self._clock()
         tickets = [Ticket(job, now, deadline, pending=pending, index=i) for i, job in enumerate(jobs)]
-        self._enqueue(tickets, bounded)
+        self._enqueue(tickets, lane, bounded)
         timer = None
-        if deadline is not None:
+        if deadline is not None and lane is self._workers:
             timer = self._loop.call_later(max(0.0, deadline - now), _expire, pending, now, deadline)
         self._waiting.add(pending)
         self._nobody_waits.clear()
@@ -231,22 +266,27 @@ class Engine:
             if timer is not None:
                 timer.cancel()
             if pending.left:
-                self._abandon(pending, tickets, reason)
+                self._abandon(pending, tickets, lane, reason)
             self._waiting.discard(pending)
             if not self._waiting:
                 self._nobody_waits.set()
 
-    def _enqueue(self, tickets: list[Ticket], bounded: bool) -> None:
+    def _enqueue(self, tickets: list[Ticket], lane: Inline[Ticket] | Workers[Ticket], bounded: bool) -> None:
         try:
-            self._workers.put(tickets, bounded=bounded)
+            lane.put(tickets, bounded=bounded)
         except ServiceError as error:
             tell(self._observer.rejected, error.reason)
             raise
+        if len(tickets) == 1:
+            tell(self._observer.queued, tickets[0].job.graph.name, 1)
+            return
         for graph, jobs in Counter(ticket.job.graph.name for ticket in tickets).items():
             tell(self._observer.queued, graph, jobs)
 
-    def _abandon(self, pending: Pending, tickets: list[Ticket], reason: str) -> None:
-        self._count_dropped(len(self._workers.remove(tickets)), reason)
+    def _abandon(
+        self, pending: Pending, tickets: list[Ticket], lane: Inline[Ticket] | Workers[Ticket], reason: str
+    ) -> None:
+        self._count_dropped(len(lane.remove(tickets)), reason)
         if pending.future.done() and not pending.future.cancelled():
             # Else asyncio logs it as never retrieved where the waiting task was cancelled in the same turn.
             pending.future.exception()
@@ -268,8 +308,11 @@ class Engine:
         worked = [result for result in done.results if isinstance(result, JobResult)]
         if worked:
             self._failures = 0
-            cells = sum(ticket.job.cells for ticket in done.batch.entries)
-            self._batches.throughput.record(cells, worked[0].compute + worked[0].batch_assembly)
+            jobs = [ticket.job for ticket in done.batch.entries]
+            seconds = worked[0].compute + worked[0].batch_assembly
+            self._workers.batches.throughput.record(sum(job.cells for job in jobs), seconds)
+            if worked[0].batch_jobs == len(jobs):  # else it failed, and its members were run again
+                self._policy.costs.record(jobs, seconds)
         elif done.results:
             self._failures += 1
             if self._failures >= self._failures_allowed and self._checking is None and self._suspended is None:
@@ -287,7 +330,7 @@ class Engine:
         try:
             while True:
                 try:
-                    await self._submit([job], bounded=False)
+                    await self._submit([job], self._workers, bounded=False)
                 except ModelFailed as error:
                     self._suspend(
                         f"{self._failures} batches in a row failed, and so did one known to work: {error.detail}"

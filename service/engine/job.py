@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -27,8 +28,7 @@ class Tables:
     arrays: Mapping[str, np.ndarray]
 
 
-@dataclass(frozen=True, slots=True)
-class BatchKey:
+class BatchKey(NamedTuple):
     """What must be equal for two jobs to share one run on the CPU."""
 
     graph: str
@@ -82,4 +82,6 @@ class JobResult:
     batch_assembly: float = 0.0
     compute: float = 0.0
     batch_jobs: int = 1
+    nonfinite: int = 0
+    """Numbers among the outputs that are NaN or infinite."""
     provider: str = field(default="CPUExecutionProvider")

@@ -1,22 +1,31 @@
-"""Which jobs share a run: one policy for each kind of device."""
+"""Which jobs share a run, and which thread runs them: one policy for each kind of device."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from service.engine.cost import Costs
+from service.engine.device import CPU
 from service.engine.job import Job
 
 
 class Policy(Protocol):
-    """Decides; keeps no state. The queue asks it under a lock, so both answers must be cheap."""
+    """Decides. The queue asks it under a lock, so its answers must be cheap."""
+
+    @property
+    def costs(self) -> Costs:
+        """What runs take; it learns from each."""
 
     def group(self, job: Job) -> Hashable:
         """Only jobs of equal group may share a run. A policy that pads puts lengths of one bucket into one group."""
 
     def joins(self, jobs: int, cells: int, job: Job) -> bool:
         """Whether `job` may join a run that already has `jobs` (>= 1) jobs of its group, `cells` in all."""
+
+    def inline(self, jobs: Sequence[Job]) -> bool:
+        """Whether these, of one request, are so small that the event loop runs them itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +35,51 @@ class CpuPolicy:
     Measured with 4 heads, scores and weights: a run has a fixed cost of 26 us, so one run of 32 jobs of 8 tokens costs
     a sixth of 32 runs, of 64 tokens two thirds, of 128 no less; above about 4 MB of output it leaves the L2 cache and
     costs up to twice as much; past 64 jobs nothing more is gained. Padding always lost (1.4 to 8 times slower).
+    Handing a run to an idle thread and back costs 110 us.
     """
 
-    shared_cells: int = 64 * 64 * 4 * 2
-    """A job of more cells than this runs alone: its own size has already paid for the run."""
+    costs: Costs = field(default_factory=Costs)
+    shared_share: float = 4.0
+    """A job that adds more than this many times the fixed cost of its run runs alone."""
     run_cells: int = 4 * 2**20 // 4
     """The most cells of several jobs in one run: 4 MB of float32."""
+    run_jobs: int = 64
+    run_seconds: float = 5e-4
+    """The longest run of several jobs: nothing else happens on the event loop meanwhile."""
+    inline_seconds: float = 3e-4
+    """The longest work of one request that the event loop does itself."""
+
+    def group(self, job: Job) -> Hashable:
+        return job.key
+
+    def joins(self, jobs: int, cells: int, job: Job) -> bool:
+        if jobs >= self.run_jobs or cells + job.cells > self.run_cells:
+            return False
+        run, each = self.costs.split(job)
+        # Jobs of one group differ in their batch at most, so what they add goes with their cells.
+        return each <= self.shared_share * run and run + each * (cells / job.cells + 1) <= self.run_seconds
+
+    def inline(self, jobs: Sequence[Job]) -> bool:
+        return sum(map(self.costs.seconds, jobs)) <= self.inline_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePolicy:
+    """For a device of its own: a run costs the event loop more than handing it over, and sharing always pays."""
+
+    costs: Costs = field(default_factory=Costs)
+    run_cells: int = 2**24
     run_jobs: int = 64
 
     def group(self, job: Job) -> Hashable:
         return job.key
 
     def joins(self, jobs: int, cells: int, job: Job) -> bool:
-        return job.cells <= self.shared_cells and jobs < self.run_jobs and cells + job.cells <= self.run_cells
+        return jobs < self.run_jobs and cells + job.cells <= self.run_cells
+
+    def inline(self, jobs: Sequence[Job]) -> bool:
+        return False
+
+
+def policy_for(provider: str) -> Policy:
+    return CpuPolicy() if provider == CPU else DevicePolicy()

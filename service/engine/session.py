@@ -14,7 +14,7 @@ import onnx
 import onnxruntime
 
 from service.engine.device import CPU, Device, Provider, choose, quiet_options
-from service.engine.job import Graph
+from service.engine.job import Graph, Job
 from service.engine.pruning import prune
 
 
@@ -86,8 +86,13 @@ class Sessions:
 
     def session(self, graph: Graph, outputs: tuple[str, ...], masked: bool, switches: tuple[str, ...] = ()) -> Session:
         """The session for this, built now if need be. A build that fails is tried again the next time."""
-        key = (graph.name, graph.digest, outputs, masked, switches)
+        key = _key(graph, outputs, masked, switches)
         return self._get(key, lambda: self._pruned(graph, outputs, masked, switches))
+
+    def ready(self, job: Job) -> bool:
+        """Whether the session that this needs has been built."""
+        found = self._sessions.get(_key(job.graph, job.outputs, job.visible is not None, job.switches))
+        return found is not None and found.done()
 
     def positions(self, path: Path) -> Session:
         """A positions graph, whole, and on the CPU whatever the device. A file that has changed is opened anew."""
@@ -147,6 +152,10 @@ class Sessions:
                 if excess > 0 and key != used:
                     del self._sessions[key]
                     excess -= size
+
+
+def _key(graph: Graph, outputs: tuple[str, ...], masked: bool, switches: tuple[str, ...]) -> tuple[Hashable, ...]:
+    return graph.name, graph.digest, outputs, masked, switches
 
 
 @cache

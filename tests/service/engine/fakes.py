@@ -57,6 +57,11 @@ class FakeRunner:
     gates: dict[float, threading.Event] = field(default_factory=dict)
     runs: list[list[float]] = field(default_factory=list)
     entered: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    built: bool = False
+    """Whether its sessions are ready: only then may the event loop run them itself, whose tests must not wait."""
+
+    def ready(self, job: Job) -> bool:
+        return self.built
 
     def run(
         self,

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ import pytest
 from service.engine.batches import Limits
 from service.engine.engine import Engine, Pending, Ticket
 from service.engine.job import Job, JobResult
+from service.engine.policy import CpuPolicy
 from service.errors import DeadlineExceeded, Draining, ModelFailed, NotReady, Overloaded, PayloadTooLarge, ServiceError
 from tests.service.engine.fakes import PATIENCE, Broken, FakeRunner, Observer, job, marks
 
@@ -203,6 +205,132 @@ def test_no_jobs_give_no_results() -> None:
     async def main() -> None:
         async with running(FakeRunner()) as engine:
             assert await engine.run([]) == []
+
+    asyncio.run(main())
+
+
+# Small runs on the event loop
+
+
+@dataclass
+class Threads(FakeRunner):
+    """Knows which threads ran it, and lets a clock go on by `seconds` in each run."""
+
+    used: set[int] = field(default_factory=set)
+    clock: Clock = field(default_factory=Clock)
+    seconds: float = 0.0
+
+    def run(self, *arguments: Any) -> Any:
+        self.used.add(threading.get_ident())
+        self.clock.now += self.seconds
+        return super().run(*arguments)
+
+
+def test_small_jobs_of_one_turn_are_one_run_on_the_event_loop() -> None:
+    async def main() -> None:
+        runner, observer = Threads(built=True), Observer()
+        async with running(runner, observer=observer) as engine:
+            results = await asyncio.gather(*(engine.run([job(float(i))]) for i in range(5)))
+        assert [only(one) for one in results] == [0.0, 1.0, 2.0, 3.0, 4.0]
+        assert {result.batch_jobs for (result,) in results} == {5}
+        assert runner.runs == [[0.0, 1.0, 2.0, 3.0, 4.0]]
+        assert runner.used == {threading.get_ident()}
+        assert observer.told[-2:] == [
+            ("started", "identity.none", 5, "idle"),
+            ("finished", "identity.none", 5, "CPUExecutionProvider", "idle"),
+        ]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("built", "cells"), [(False, 4), (True, 10**8)])
+def test_what_is_large_or_must_be_built_first_runs_on_a_thread(built: bool, cells: int) -> None:
+    async def main() -> None:
+        runner = Threads(built=built)
+        async with running(runner, limits=Limits(job_cells=10**8, queued_cells=10**8)) as engine:
+            await engine.run([job(cells=cells)])
+        assert threading.get_ident() not in runner.used
+        assert len(runner.used) == 1
+
+    asyncio.run(main())
+
+
+def test_small_runs_leave_the_event_loop_turns_for_others() -> None:
+    async def main() -> None:
+        runner = Threads(built=True, seconds=1e-3)
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        async with running(runner, clock=runner.clock, turn=2.5e-3) as engine:
+            other = asyncio.create_task(others())
+            runs = [engine.run([job(float(i), tokens=1 + i)]) for i in range(12)]
+            assert len(await asyncio.gather(*runs)) == 12
+            other.cancel()
+        assert len(runner.runs) == 12
+        assert turns >= 12 / 3
+
+    asyncio.run(main())
+
+
+def test_a_small_job_whose_client_leaves_in_the_same_turn_is_not_waited_for() -> None:
+    async def main() -> None:
+        observer, runner = Observer(), Threads(built=True)
+        async with running(runner, observer=observer) as engine:
+            stays, leaves = (asyncio.create_task(engine.run([job(float(i))])) for i in range(2))
+            asyncio.get_running_loop().call_soon(leaves.cancel)
+            assert only(await stays) == 0.0
+            with pytest.raises(asyncio.CancelledError):
+                await leaves
+            assert engine.queued_jobs == engine.waiting_requests == 0
+
+    asyncio.run(main())
+
+
+def test_a_small_job_past_its_deadline_is_not_computed() -> None:
+    async def main() -> None:
+        runner = Threads(built=True)
+        async with running(runner, clock=runner.clock) as engine:
+            with pytest.raises(DeadlineExceeded):
+                await engine.run([job(1.0)], deadline=runner.clock.now)
+            assert only(await engine.run([job(2.0)], deadline=runner.clock.now + 1)) == 2.0
+        assert runner.runs == [[2.0]]
+
+    asyncio.run(main())
+
+
+def test_the_culprit_among_small_jobs_fails_alone_and_many_failures_suspend() -> None:
+    async def main() -> None:
+        runner = Threads(built=True, fails=lambda here: Broken("poison") if 1.0 in here else None)
+        async with running(runner, failures_allowed=3) as engine:
+            results: Results = await asyncio.gather(
+                *(engine.run([job(float(i))]) for i in range(3)), return_exceptions=True
+            )
+            assert isinstance(results[1], ModelFailed)
+            assert [only(one) for one in results if isinstance(one, list)] == [0.0, 2.0]
+            for _ in range(3):
+                assert engine.ready
+                with pytest.raises(ModelFailed):
+                    await engine.run([job(1.0)])
+            assert not engine.ready
+
+    asyncio.run(main())
+
+
+def test_a_calibration_measures_what_runs_cost_here() -> None:
+    async def main() -> None:
+        runner = Threads(built=True, seconds=0.02)
+        policy = CpuPolicy()
+        async with running(runner, clock=runner.clock, policy=policy) as engine:
+            await engine.calibrate([job(tokens=tokens) for tokens in (1, 2, 4, 8)])
+            assert len(runner.runs) == 4 * 4
+            assert policy.costs.seconds(job(tokens=3)) == pytest.approx(0.02)
+            await engine.run([job()])
+        assert threading.get_ident() not in runner.used, "20 ms are too long for the event loop"
 
     asyncio.run(main())
 
@@ -543,7 +671,7 @@ def test_a_warm_up_runs_every_job_and_a_failing_one_says_why() -> None:
         runner = FakeRunner(fails=lambda here: Broken("no such operator") if 2.0 in here else None)
         async with running(runner) as engine:
             await engine.warm_up([job(0.0), job(1.0)])
-            assert runner.runs == [[0.0], [1.0]]
+            assert runner.runs == [[0.0], [0.0], [1.0], [1.0]]  # once to be built, once to be measured
             assert engine.ready
             with pytest.raises(NotReady, match=r"warm-up of identity\.none failed: .*no such operator"):
                 await engine.warm_up([job(2.0)])
