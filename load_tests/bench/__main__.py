@@ -130,7 +130,10 @@ def _peers(scale: Scale, say: Progress) -> tuple[type[Part], dict[str, Any]]:
     comparison.measure(ready)
     return Peers, {
         "trials": comparison.trials,
-        "chosen": {name: setting.label for name, setting in comparison.chosen.items()},
+        "chosen": {
+            name: {connections: setting.label for connections, setting in by_connections.items()}
+            for name, by_connections in comparison.chosen.items()
+        },
         "samples": comparison.samples,
         "errors": dict(comparison.errors),
         "resident": comparison.resident,
@@ -147,8 +150,7 @@ def _bare(scale: Scale, say: Progress) -> tuple[type[Part], dict[str, Any]]:
 
 
 def _scaling(scale: Scale, say: Progress) -> tuple[type[Part], dict[str, Any]]:
-    seconds = min(scale.seconds, 2)
-    points = scaling.measure(say, passes=scale.passes, seconds=seconds, longest=scale.longest)
+    points = scaling.measure(say, passes=scale.passes, seconds=1, longest=scale.longest)
     return Scaling, {"points": points, "heads": scaling.HEADS, "width": scaling.WIDTH}
 
 

@@ -17,6 +17,8 @@ from load_tests.bench.wrk import RunFailed
 TIME_MODEL = PEERS / "time_model.py"
 MANY, ONE = 64, 1
 WARM_UP = 1
+SOONER = 0.9
+"""A setting is used for one connection alone where it takes less than this part of the other's time."""
 
 Say = Callable[[str], None]
 Failures = (StartFailed, RunFailed, WrongAnswer, OSError)
@@ -31,7 +33,7 @@ class Comparison:
         self.seconds = seconds
         self.trials: list[Trial] = []
         self.samples: list[Sample] = []
-        self.chosen: dict[str, Setting] = {}
+        self.chosen: dict[str, dict[int, Setting]] = {}
         self.errors: defaultdict[str, float] = defaultdict(float)
         self.resident: dict[str, int] = {}
         self.model_us: dict[str, list[float]] = {}
@@ -54,17 +56,16 @@ class Comparison:
         return ready
 
     def choose(self, contenders: Sequence[Contender], *, try_all: bool) -> list[Contender]:
-        """Those that have a setting that works: the one of most requests a second over many connections, or, where not
-        all are tried, the documentation's."""
+        """Those that have a setting that works. Over many connections it is the one of most requests a second; alone the
+        same, unless another answers a good deal sooner. Where not all are tried it is the documentation's."""
         if not try_all:
-            self.chosen = {contender.name: contender.settings[0] for contender in contenders}
+            self.chosen = {one.name: dict.fromkeys((MANY, ONE), one.settings[0]) for one in contenders}
             return list(contenders)
         for contender in contenders:
             tried = [(self._try(contender, setting), setting) for setting in contender.settings]
             self.trials += [trial for trial, _ in tried]
-            worked = [(trial.many.per_second, setting) for trial, setting in tried if trial.many is not None]
-            if worked:
-                self.chosen[contender.name] = max(worked, key=lambda one: one[0])[1]
+            if any(trial.many for trial, _ in tried):
+                self.chosen[contender.name] = best(tried)
             else:
                 self._drop(contender, f"no setting worked: {tried[0][0].failed}")
         return [contender for contender in contenders if contender.name in self.chosen]
@@ -98,22 +99,22 @@ class Comparison:
         return Trial(contender=contender.name, setting=setting.label, many=many, one=one)
 
     def _round(self, contender: Contender, number: int) -> Iterator[Sample]:
-        setting = self.chosen[contender.name]
-        if contender.both:
-            with contender.running(setting, FORMATS[0]) as server:
-                for format in FORMATS:
-                    yield from self._runs(contender, server, format, number)
-            return
-        for format in FORMATS:
-            with contender.running(setting, format) as server:
-                yield from self._runs(contender, server, format, number)
+        chosen = self.chosen[contender.name]
+        together = chosen[MANY].label == chosen[ONE].label
+        for all_connections in [(MANY, ONE)] if together else [(MANY,), (ONE,)]:
+            for formats in [FORMATS] if contender.both else [(format,) for format in FORMATS]:
+                with contender.running(chosen[all_connections[0]], formats[0]) as server:
+                    for format in formats:
+                        yield from self._runs(contender, server, format, all_connections, number)
 
-    def _runs(self, contender: Contender, server: Server, format: Format, number: int) -> Iterator[Sample]:
+    def _runs(
+        self, contender: Contender, server: Server, format: Format, all_connections: Sequence[int], number: int
+    ) -> Iterator[Sample]:
         if number == 0:
             self._check(contender, server, format)
         post = contender.post(format)
-        for connections in (MANY, ONE):
-            wrk.load(server.address, post, connections, WARM_UP)
+        wrk.load(server.address, post, all_connections[0], WARM_UP)
+        for connections in all_connections:
             run = wrk.load(server.address, post, connections, self.seconds)
             yield Sample(contender=contender.name, format=format, connections=connections, round=number, run=run)
         self.resident[contender.name] = max(server.resident_bytes(), self.resident.get(contender.name, 0))
@@ -133,6 +134,16 @@ class Comparison:
         what = f"{sample.contender}, {sample.format}, {sample.connections} at once"
         figures = f"{run.per_second:,.0f}/s, p50 {run.p50_us / 1e3:.2f} ms, p99 {run.p99_us / 1e3:.2f} ms"
         self.say(f"round {sample.round + 1}/{self.rounds}: {what}: {figures}")
+
+
+def best(tried: Sequence[tuple[Trial, Setting]]) -> dict[int, Setting]:
+    """By number of connections; at least one of the trials must have worked."""
+    worked = [
+        (trial.many.per_second, trial.one.p50_us, setting) for trial, setting in tried if trial.many and trial.one
+    ]
+    _, its_own, many = max(worked, key=lambda one: one[0])
+    _, soonest, alone = min(worked, key=lambda one: one[1])
+    return {MANY: many, ONE: alone if soonest < SOONER * its_own else many}
 
 
 def _time_model(contender: Contender) -> list[float]:

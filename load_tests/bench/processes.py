@@ -17,7 +17,7 @@ import psutil  # type: ignore[import-untyped]
 
 from load_tests.bench.job import Post
 
-START_SECONDS = 120.0
+START_SECONDS = 60.0
 STOP_SECONDS = 8.0
 
 

@@ -59,7 +59,8 @@ class Peers(Part):
 
     name: ClassVar[str] = "peers"
     trials: list[Trial]
-    chosen: dict[str, str]
+    chosen: dict[str, dict[int, str]]
+    """The setting's label, by contender and connections."""
     samples: list[Sample]
     errors: dict[str, float]
     """The largest error of a weight against float64, by contender."""

@@ -91,19 +91,29 @@ def peers_section(found: Peers) -> str:
 
 The same ONNX model for all, pruned as this service prunes it and fed constant tables: RoPE in {job.HEADS} heads,
 {job.TOKENS} x {job.WIDTH} float32 in, the weights ({job.HEADS} x {job.TOKENS} x {job.TOKENS} float32) out. onnxruntime
-computes in one thread for each worker, and there are as many workers as cores. Each peer batches dynamically as its
-documentation shows, in the best of the settings tried below. The client is wrk with one thread; {rounds} rounds in
-turns, every other one in the opposite order, {found.run_seconds} s a run after {comparison.WARM_UP} s of warm-up that
-are not counted. Before it is timed, every server's answer is checked against the formula in float64; a run in which
-anything but 2xx comes back fails.""",
+computes in one thread for each worker, of which there are as many as cores unless said otherwise. Each peer batches dynamically as its
+documentation shows, in the best of the settings tried below: for {comparison.MANY} connections the one of most
+requests a second, for {comparison.ONE} another where that answers a good deal sooner. The client is wrk with one
+thread; {rounds} rounds in turns, every other one in the opposite order, {found.run_seconds} s a run after a warm-up of
+{comparison.WARM_UP} s that is not counted. Before it is timed, every server's answer is checked against the formula in
+float64; a run in which anything but 2xx comes back fails.""",
     ]
     for format, title in (("binary", "Binary both ways"), ("json", "JSON both ways")):
         for connections in (comparison.MANY, comparison.ONE):
-            rows = list(_peer_rows(found.samples, names, format, connections))
+            rows = list(_peer_rows(found, names, format, connections))
             if rows:
                 heading = f"{connections} connections" if connections > 1 else "1 connection"
-                columns = ("", "requests/s", "lowest to highest", "this service is", "p50 ms", "p99 ms", "halves")
-                parts.append(f"### {title}, {heading}\n\n{table(columns, rows)}")
+                columns = (
+                    "",
+                    "setting",
+                    "requests/s",
+                    "lowest to highest",
+                    "this service is",
+                    "p50 ms",
+                    "p99 ms",
+                    "halves",
+                )
+                parts.append(f"### {title}, {heading}\n\n{table(columns, rows, left=2)}")
     parts.append(
         f"""*This service is*: its requests a second over the other's, medians. *halves*: the median of the first half
 of the rounds over that of the second; 1.00 is no drift. p50 and p99 are medians of each run's own.{absent}"""
@@ -113,9 +123,9 @@ of the rounds over that of the second; 1.00 is no drift. p50 and p99 are medians
     return "\n\n".join(parts)
 
 
-def _peer_rows(samples: Sequence[Sample], names: Sequence[str], format: str, connections: int) -> Iterator[list[str]]:
+def _peer_rows(found: Peers, names: Sequence[str], format: str, connections: int) -> Iterator[list[str]]:
     def of(name: str) -> list[Sample]:
-        chosen = (s for s in samples if (s.contender, s.format, s.connections) == (name, format, connections))
+        chosen = (s for s in found.samples if (s.contender, s.format, s.connections) == (name, format, connections))
         return sorted(chosen, key=lambda sample: sample.round)
 
     ours = [sample.run.per_second for sample in of(SERVICE.name)]
@@ -127,6 +137,7 @@ def _peer_rows(samples: Sequence[Sample], names: Sequence[str], format: str, con
         ratio = float(np.median(ours)) / rate.median
         yield [
             f"**{name}**" if name == SERVICE.name else name,
+            found.chosen[name][connections],
             number(rate.median),
             spread(rate),
             "" if name == SERVICE.name else f"{number(ratio)} x",
@@ -139,7 +150,7 @@ def _peer_rows(samples: Sequence[Sample], names: Sequence[str], format: str, con
 def _settings(found: Peers, names: Sequence[str]) -> str:
     rows = []
     for trial in found.trials:
-        used = " (used)" if found.chosen.get(trial.contender) == trial.setting and trial.contender in names else ""
+        used = _used(found.chosen.get(trial.contender, {}), trial.setting)
         many = number(trial.many.per_second) if trial.many else _one_line(trial.failed)
         alone = number(trial.one.p50_us / 1e3) if trial.one else ""
         rows.append((trial.contender, trial.setting + used, many, alone))
@@ -164,6 +175,14 @@ A bare run of the model in each environment, in microseconds, alone and in a bat
 Resident memory under load, of all processes, with what they share counted in each: {resident}."""
 
 
+def _used(chosen: dict[int, str], setting: str) -> str:
+    """For which numbers of connections this is the one that was used."""
+    used = [connections for connections, label in chosen.items() if label == setting]
+    if not used:
+        return ""
+    return " (used)" if len(used) == len(chosen) else f" (used at {used[0]})"
+
+
 def _remarks() -> str:
     return """### What is not comparable
 
@@ -177,7 +196,8 @@ def _remarks() -> str:
   endpoint takes raw bytes because its `decode_request` declares them. mosec, LitServe and Ray Serve write JSON through
   orjson here, which is faster than what they do by themselves.
 - Ray Serve and BentoML are made for many machines; one small model on a few cores is not what they are for.
-- A timed wait for a batch shows at one connection, where nobody else comes."""
+- This service has the same settings for many connections and for one; several peers are faster at one where they do not
+  batch, and slower then at many."""
 
 
 def _one_line(text: str) -> str:

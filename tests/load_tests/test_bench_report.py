@@ -36,7 +36,7 @@ def peers(measured: list[Sample], absent: dict[str, str] | None = None) -> Peers
     return Peers(
         **WHEN,
         trials=trials,
-        chosen={"mosec": "fast"},
+        chosen={"mosec": {64: "fast", 1: "slow"}, "this service": {64: "defaults", 1: "defaults"}},
         samples=measured,
         errors={"this service": 2e-7, "mosec": 3e-7},
         resident={"this service": 150_000_000},
@@ -58,8 +58,17 @@ def cells(page: str, start: str) -> list[str]:
 def test_medians_spreads_ratios_and_drift_of_the_rounds() -> None:
     measured = samples("this service", [900, 1000, 1100, 1200, 1300]) + samples("mosec", [600, 500, 550, 400, 560])
     page = report.peers_section(peers(measured))
-    assert cells(page, "**this service**") == ["**this service**", "1,100", "900 to 1,300", "", "1.00", "2.00", "0.76"]
-    assert cells(page, "mosec") == ["mosec", "550", "400 to 600", "2.00 x", "1.00", "2.00", "1.15"]
+    assert cells(page, "**this service**") == [
+        "**this service**",
+        "defaults",
+        "1,100",
+        "900 to 1,300",
+        "",
+        "1.00",
+        "2.00",
+        "0.76",
+    ]
+    assert cells(page, "mosec") == ["mosec", "fast", "550", "400 to 600", "2.00 x", "1.00", "2.00", "1.15"]
 
 
 def test_each_format_and_number_of_connections_has_its_own_table() -> None:
@@ -82,8 +91,8 @@ def test_a_peer_that_could_not_be_measured_is_named_with_the_reason() -> None:
 
 def test_settings_that_failed_and_the_one_used_are_shown() -> None:
     page = report.peers_section(peers(samples("this service", [10]) + samples("mosec", [5])))
-    assert "| mosec | fast (used) | 200 | 1.23 |" in page
-    assert "| mosec | slow | 100 | 1.00 |" in page
+    assert "| mosec | fast (used at 64) | 200 | 1.23 |" in page
+    assert "| mosec | slow (used at 1) | 100 | 1.00 |" in page
     assert "alone and in a batch of 16: this service 60.0 and 480; mosec 61.2 and 470." in page
     assert "| mosec | broken | exit code 1 / trace / |  |" in page
 

@@ -31,7 +31,8 @@ class Binary(litserve.LitAPI):
         return np.stack(inputs)
 
     def predict(self, batch: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        return self.model(batch)
+        """Of a batch, or of one where batches are of 1."""
+        return self.model(batch[None])[0] if settings.batch == 1 else self.model(batch)
 
     def unbatch(self, output: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
         return list(output)

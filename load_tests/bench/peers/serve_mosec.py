@@ -29,8 +29,9 @@ class Binary(Worker):
     def deserialize(self, data: bytes) -> np.ndarray[Any, Any]:
         return array(data)
 
-    def forward(self, data: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
-        return list(self.model(np.stack(data)))
+    def forward(self, data: Any) -> Any:
+        """A list of embeddings, or one where batches are of 1."""
+        return self.model(data[None])[0] if settings.batch == 1 else list(self.model(np.stack(data)))
 
     def serialize(self, data: np.ndarray[Any, Any]) -> bytes:
         return data.tobytes()
