@@ -56,8 +56,8 @@ class Comparison:
         return ready
 
     def choose(self, contenders: Sequence[Contender], *, try_all: bool) -> list[Contender]:
-        """Those that have a setting that works. Over many connections it is the one of most requests a second; alone the
-        same, unless another answers a good deal sooner. Where not all are tried it is the documentation's."""
+        """Those that have a setting that works. Over many connections it is the one of most requests a second; alone
+        the same, unless another answers a good deal sooner. Where not all are tried it is the documentation's."""
         if not try_all:
             self.chosen = {one.name: dict.fromkeys((MANY, ONE), one.settings[0]) for one in contenders}
             return list(contenders)

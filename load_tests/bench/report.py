@@ -91,12 +91,12 @@ def peers_section(found: Peers) -> str:
 
 The same ONNX model for all, pruned as this service prunes it and fed constant tables: RoPE in {job.HEADS} heads,
 {job.TOKENS} x {job.WIDTH} float32 in, the weights ({job.HEADS} x {job.TOKENS} x {job.TOKENS} float32) out. onnxruntime
-computes in one thread for each worker, of which there are as many as cores unless said otherwise. Each peer batches dynamically as its
-documentation shows, in the best of the settings tried below: for {comparison.MANY} connections the one of most
-requests a second, for {comparison.ONE} another where that answers a good deal sooner. The client is wrk with one
-thread; {rounds} rounds in turns, every other one in the opposite order, {found.run_seconds} s a run after a warm-up of
-{comparison.WARM_UP} s that is not counted. Before it is timed, every server's answer is checked against the formula in
-float64; a run in which anything but 2xx comes back fails.""",
+computes in one thread for each worker, of which there are as many as cores unless said otherwise. Each peer batches
+dynamically as its documentation shows, in the best of the settings tried below: for {comparison.MANY} connections the
+one of most requests a second, for {comparison.ONE} another where that answers a good deal sooner. The client is wrk
+with one thread; {rounds} rounds in turns, every other one in the opposite order, {found.run_seconds} s a run after a
+warm-up of {comparison.WARM_UP} s that is not counted. Before it is timed, every server's answer is checked against the
+formula in float64; a run in which anything but 2xx comes back fails.""",
     ]
     for format, title in (("binary", "Binary both ways"), ("json", "JSON both ways")):
         for connections in (comparison.MANY, comparison.ONE):
