@@ -14,7 +14,7 @@ from service.wire.pointer import pointer
 Kind = Literal["contradiction", "default", "note", "unused"]
 Path = tuple[str, ...]
 
-MAX_KEYS = 2048
+MAX_KEYS = 512
 ORDER: tuple[Kind, ...] = ("contradiction", "default", "note", "unused")
 
 

@@ -18,6 +18,7 @@ from service.rope_names import (
     LONGROPE_MSCALES,
     MSCALES,
     ORIGINAL,
+    ROTARY_DIM,
     THETA,
     TYPE,
     TYPES,
@@ -194,9 +195,7 @@ class Layer:
             self.keys.absent(self.rope, FRACTION[0], "1 was taken, under which every pair turns")
         share = 1.0 if found is None else found.number()
         if 0 <= share <= 1:  # else its range is told later
-            turning = int(share * self.head_dim // 2)
-            if math.floor(share * self.head_dim / 2 + 1e-9) != turning:
-                share = turning / (self.head_dim // 2)
+            share = share_of(int(share * self.head_dim // 2), self.head_dim / 2, share)
         self._give("proportion", share, found)
         self._or_default("factor", 1.0)
         self._explain_lengths("this scaling does not depend on the length that the model was trained at")
@@ -282,14 +281,14 @@ class Layer:
 
     def _fraction(self) -> None:
         if self.language.latent:
-            self.keys.explain_all(self.rope_first, (*FRACTION, "rotary_dim"), f"{LATENT[0]} says which components turn")
+            self.keys.explain_all(self.rope_first, (*FRACTION, ROTARY_DIM), f"{LATENT[0]} says which components turn")
             self._give("rotary_fraction", 1.0)
             return
         found = self.keys.take("rotary_fraction", self.rope_first, *FRACTION)
         if found is not None:
             share = found.number()
-            self.keys.explain_all((self.top,), ("rotary_dim",), f"{found.key} takes its place")
-        elif (found := self.keys.take("rotary_fraction", (self.top,), "rotary_dim")) is not None:
+            self.keys.explain_all((self.top,), (ROTARY_DIM,), f"{found.key} takes its place")
+        elif (found := self.keys.take("rotary_fraction", (self.top,), ROTARY_DIM)) is not None:
             share = found.number() / self.head_dim
         else:
             share = self.model.rotary_fraction if self.model is not None else 1.0
@@ -300,18 +299,21 @@ class Layer:
         self._give("rotary_fraction", share, found)
 
     def _even_share(self, share: float, found: Found | None) -> float:
-        """The share that makes as many components turn as in transformers, which rounds down; an even number."""
-        turning = int(share * self.head_dim)
+        """The share under which as many components turn as in transformers, which rounds down; an even number."""
+        exact = share * self.head_dim
+        turning = int(exact)
         if turning % 2:
-            self.keys.remark(
-                "contradiction",
-                self.top.key(FRACTION[0]) if found is None else found.key,
-                f"{turning} of {self.head_dim} components would turn, but they turn in pairs: {turning - 1} do here; "
-                "transformers turns one more, and spreads the frequencies over the odd number",
-            )
-            turning -= 1
-        same = 2 * math.floor(share * self.head_dim / 2 + 1e-9) == turning
-        return share if same else turning / self.head_dim
+            nearest = math.floor(exact + 1e-9)  # 6/94 of 94 is 5.999999999999999
+            here = turning - 1 if nearest % 2 else nearest
+            if found is None or found.path[-1] != ROTARY_DIM:
+                self.keys.remark(
+                    "contradiction",
+                    self.top.key(FRACTION[0]) if found is None else found.key,
+                    f"{exact} of {self.head_dim} components would turn, but they turn in pairs: {here} do here, while "
+                    f"transformers spreads the frequencies over {turning}",
+                )
+            turning = here
+        return share_of(turning // 2, self.head_dim / 2, share)
 
     def _layout(self, encoding: str) -> None:
         """Which components form a pair: few configurations say it, and otherwise the model type has to."""
@@ -393,6 +395,14 @@ class Layer:
             "computed",
             pointer=self.rope.pointer,
         )
+
+
+def share_of(count: int, whole: float, near: float) -> float:
+    """A number of which `whole` times as much is rounded down to `count`: `near` where it will do."""
+    share = near if math.floor(near * whole) == count else count / whole
+    while math.floor(share * whole) < count:
+        share = math.nextafter(share, 1)
+    return share
 
 
 def written(value: Value) -> str:

@@ -8,6 +8,7 @@ SETTINGS = ("rope_scaling", "rope_parameters")
 TYPE = ("rope_type", "type")
 THETA = ("rope_theta", "rotary_emb_base", "rotary_base", "rope_base")
 FRACTION = ("partial_rotary_factor", "rotary_pct", "rope_pct", "rotary_percentage", "rope_percentage")
+ROTARY_DIM = "rotary_dim"
 ORIGINAL = ("original_max_position_embeddings",)
 LENGTH = ("max_position_embeddings", "n_positions", "seq_length")
 HIDDEN = ("hidden_size", "n_embd", "d_model")
@@ -49,7 +50,7 @@ KNOWN = (
     *INTERLEAVED,
     *ONLY_SETTINGS,
     "model_type",
-    "rotary_dim",
+    ROTARY_DIM,
     "rope_ratio",
     "rope_local_base_freq",
     "global_rope_theta",

@@ -14,8 +14,10 @@ from unittest import mock
 import numpy as np
 import torch
 from jaxtyping import Float64
-from transformers import CONFIG_MAPPING, LlamaConfig, modeling_rope_utils
+from transformers import CONFIG_MAPPING, LlamaConfig, logging, modeling_rope_utils
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+logging.set_verbosity_error()  # it warns of configurations that are read all the same
 
 Frequencies = tuple[Float64[np.ndarray, " pairs"], float]
 

@@ -349,7 +349,7 @@ def test_a_head_dim_that_is_asked_for_takes_the_place_of_the_configuration_s() -
             "/rope_parameters/a/type",
             "x",
         ),
-        ({str(i): 1 for i in range(MAX_KEYS + 1)}, None, "at most 2048"),
+        ({str(i): 1 for i in range(MAX_KEYS + 1)}, None, "at most 512"),
     ],
 )
 def test_what_cannot_be_read_is_refused_by_its_place(document: Any, pointer: str | None, words: str) -> None:

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from service.catalogue import Catalogue
@@ -32,7 +32,6 @@ from tests.service.checkpoints import (
     LLAMA_3_1_8B,
     LLAMA_DYNAMIC,
     LLAVA,
-    PHI_2,
     PHI_3_128K,
     PYTHIA,
     QWEN_2_5_YARN,
@@ -108,6 +107,7 @@ def llamas(draw: st.DrawFn) -> tuple[dict[str, Any], int | None]:
     theta = draw(st.sampled_from([1e4, 5e5, 1e6, 5e6]) | st.floats(100, 1e8))
     turning = 2 * draw(st.integers(1 if kind != "dynamic" else 2, head_dim // 2))
     fraction = draw(st.sampled_from([None, turning / head_dim]))
+    assume(int(turning / head_dim * head_dim) == turning)  # else transformers turns an odd number: tested below
     if kind == "proportional":
         fraction = draw(st.none() | st.floats(0.1, 1))
     turning = head_dim if fraction is None else turning
@@ -278,7 +278,17 @@ def test_what_an_encoding_does_not_take_is_blamed_on_its_place(change: Any, poin
     assert words in caught.value.detail
 
 
-def test_a_share_that_makes_an_odd_number_turn_is_a_contradiction() -> None:
-    answer = resolve({**PHI_2, "partial_rotary_factor": 0.4125})  # 33 of 80
-    assert len(answer["results"][0]["inverse_frequencies"]) == 16
+@pytest.mark.parametrize(
+    ("head_dim", "share", "pairs"), [(80, 0.4125, 16), (94, 6 / 94, 3)], ids=["33 of 80", "5.999999999999999 of 94"]
+)
+def test_a_share_that_makes_an_odd_number_turn_is_a_contradiction(head_dim: int, share: float, pairs: int) -> None:
+    answer = resolve({"model_type": "phi", "head_dim": head_dim, "partial_rotary_factor": share})
+    assert len(answer["results"][0]["inverse_frequencies"]) == pairs
     assert [one["kind"] for one in answer["warnings"] if one["key"] == "partial_rotary_factor"] == ["contradiction"]
+
+
+def test_rotary_dim_is_a_number_of_components() -> None:
+    for rotary_dim in range(0, 95, 2):
+        answer = resolve({"model_type": "gptj", "head_dim": 94, "rotary_dim": rotary_dim})
+        assert len(answer["results"][0]["inverse_frequencies"]) == rotary_dim // 2
+        assert all(one["kind"] != "contradiction" for one in answer["warnings"])
