@@ -37,7 +37,8 @@ class Limits:
 class Admitted:
     """A request's arrays as the model takes them. `keys` is `queries`, the same object, in self-attention.
 
-    `batch` is None where the request has no batch axis; the arrays have one always.
+    `batch` is None where the request has no batch axis; the arrays have one always. `key_heads` is None where every
+    query head has a key head of its own; else `keys` have that many heads, and the model takes `whole_keys` of them.
     """
 
     queries: Float32[np.ndarray, "batch queries *features"]
@@ -47,6 +48,7 @@ class Admitted:
     head_dim: int
     query_positions: Positions
     key_positions: Positions
+    key_heads: int | None = None
 
     @property
     def rows(self) -> int:
@@ -58,7 +60,16 @@ class Admitted:
         return self.rows * self.heads * len(self.query_positions) * len(self.key_positions)
 
 
-def admit(input: AttentionInput, model: Model, heads: int | None, limits: Limits) -> Admitted:
+def whole_keys(
+    keys: Float32[np.ndarray, "batch keys *features"], group: int
+) -> Float32[np.ndarray, "batch keys *features"]:
+    """Key head j in the place of each query head j*group .. j*group + group-1, as transformers' repeat_kv has it."""
+    return keys if group == 1 else np.repeat(keys, group, axis=2)
+
+
+def admit(
+    input: AttentionInput, model: Model, heads: int | None, limits: Limits, key_heads: int | None = None
+) -> Admitted:
     """Raises InvalidInput or PayloadTooLarge, naming what came and what is allowed.
 
     Positions default to 0 .. tokens - 1, of queries and of keys each on their own: queries sent apart are not taken for
@@ -68,12 +79,16 @@ def admit(input: AttentionInput, model: Model, heads: int | None, limits: Limits
         raise InvalidInput(
             f"model {model.name!r} has no tokenizer, so it takes no text; send embeddings", pointer="/text"
         )
-    queries, keys, batch = _arrays(input, limits)
+    if key_heads is not None:
+        _check_grouped(input, model)
+    queries, keys, batch = _arrays(input, limits, grouped=key_heads is not None)
     heads, head_dim = _heads(model, heads, queries.shape[-1], limits)
+    if key_heads is not None:
+        _check_key_heads(keys, heads, head_dim, key_heads, limits)
     if model.width is None:
         alike = keys is queries
         queries = queries.reshape(*queries.shape[:2], heads, head_dim)
-        keys = queries if alike else keys.reshape(*keys.shape[:2], heads, head_dim)
+        keys = queries if alike else keys.reshape(*keys.shape[:2], key_heads or heads, head_dim)
     query_positions, key_positions = _positions(input, queries.shape[1], keys.shape[1], limits)
     if input.tokens is not None and len(input.tokens) != keys.shape[1]:
         what = "tokens" if input.embeddings is not None else "keys"
@@ -81,13 +96,13 @@ def admit(input: AttentionInput, model: Model, heads: int | None, limits: Limits
             f"{len(input.tokens)} tokens are named, but there are {keys.shape[1]} {what}; name each one or none",
             pointer="/tokens",
         )
-    return Admitted(queries, keys, batch, heads, head_dim, query_positions, key_positions)
+    return Admitted(queries, keys, batch, heads, head_dim, query_positions, key_positions, key_heads)
 
 
 Stack = Float32[np.ndarray, "batch tokens width"]
 
 
-def _arrays(input: AttentionInput, limits: Limits) -> tuple[Stack, Stack, int | None]:
+def _arrays(input: AttentionInput, limits: Limits, grouped: bool) -> tuple[Stack, Stack, int | None]:
     if input.embeddings is not None:
         if input.queries is not None or input.keys is not None:
             raise InvalidInput("send either embeddings or queries and keys, not both", pointer="/embeddings")
@@ -102,9 +117,10 @@ def _arrays(input: AttentionInput, limits: Limits) -> tuple[Stack, Stack, int | 
             f"queries {list(input.queries.shape)} and keys {list(input.keys.shape)} must have the same batch",
             pointer="/keys",
         )
-    if queries.shape[-1] != keys.shape[-1]:
+    if queries.shape[-1] != keys.shape[-1] and not grouped:
         raise InvalidInput(
-            f"queries are {queries.shape[-1]} wide, but keys are {keys.shape[-1]} wide; both must have the same width",
+            f"queries are {queries.shape[-1]} wide, but keys are {keys.shape[-1]} wide; both must have the same width, "
+            "unless key_heads says how many heads the keys have",
             pointer="/keys",
         )
     return queries, keys, None if input.queries.ndim == 2 else len(queries)
@@ -166,6 +182,47 @@ def _heads(model: Model, heads: int | None, width: int, limits: Limits) -> tuple
             limit=limits.heads,
         )
     return heads, width // heads
+
+
+def _check_grouped(input: AttentionInput, model: Model) -> None:
+    """Whether keys may have heads of their own number at all."""
+    if model.width is not None:
+        raise InvalidInput(
+            f"model {model.name!r} makes its own keys, so key_heads cannot be asked for; leave key_heads out",
+            pointer="query:key_heads",
+        )
+    if input.embeddings is not None:
+        raise InvalidInput(
+            "key_heads needs queries and keys of different width, but embeddings came, which are both; send queries "
+            "[queries, heads x head_dim] and keys [keys, key_heads x head_dim], or leave key_heads out",
+            pointer="query:key_heads",
+        )
+
+
+def _check_key_heads(keys: Stack, heads: int, head_dim: int, key_heads: int, limits: Limits) -> None:
+    if key_heads < 1 or heads % key_heads:
+        allowed = _divisors(heads)
+        raise InvalidInput(
+            f"{heads} query heads cannot share {key_heads} key heads evenly; under heads={heads}, key_heads may be "
+            f"{_listed(allowed)}",
+            pointer="query:key_heads",
+            allowed=allowed,
+        )
+    width = key_heads * head_dim
+    if keys.shape[-1] != width:
+        raise InvalidInput(
+            f"keys are {keys.shape[-1]} wide, but {key_heads} key heads of head_dim {head_dim}, which is that of the "
+            f"queries, are {width} wide",
+            pointer="/keys",
+        )
+    numbers = keys.size * (heads // key_heads)
+    if numbers > limits.cells:
+        raise PayloadTooLarge(
+            f"keys {list(keys.shape)}, repeated for {heads // key_heads} query heads each, are {numbers:,} numbers; "
+            f"the limit is {limits.cells:,}: send fewer keys, or fewer heads at once",
+            pointer="/keys",
+            limit=limits.cells,
+        )
 
 
 def _positions(input: AttentionInput, queries: int, keys: int, limits: Limits) -> tuple[Positions, Positions]:

@@ -43,6 +43,8 @@ class AttentionOptions:
     compare: tuple[str, ...] = ()
     model: str | None = None
     heads: int | None = None
+    key_heads: int | None = None
+    """Key head j serves the query heads j*g .. j*g + g-1, g = heads / key_heads. None: as many as there are heads."""
     causal: bool | None = None
     returns: tuple[str, ...] = DEFAULT_RETURN
     scalars: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -97,3 +99,5 @@ class ScoringResult:
     """Encodings that `compare=all` left out, and why."""
     plan: Hashable = None
     """Of two results with the same one, everything but arrays, tokens, timings and counts is the same."""
+    key_heads: int | None = None
+    """Where the request named them."""

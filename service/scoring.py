@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from service.admission import Admitted, Limits, admit, check
+from service.admission import Admitted, Limits, admit, check, whole_keys
 from service.cache import Cache
 from service.catalogue import Catalogue, Model
 from service.encoding import Encoding
@@ -131,6 +131,7 @@ class Scoring:
         plan, queries, keys = self._admit(input, options)
         layout = plan.layout
         visible = await self._visible(input.mask, plan)
+        keys = await _whole_keys(keys, 1 if options.key_heads is None else layout.heads // options.key_heads)
         planned = time.perf_counter()
         tables = await self._tables(plan)
         ready = time.perf_counter()
@@ -161,6 +162,7 @@ class Scoring:
             timings=timings,
             skipped=plan.skipped,
             plan=plan,
+            key_heads=options.key_heads,
         )
 
     async def position_tables(self, input: AttentionInput, options: AttentionOptions) -> PositionTables:
@@ -218,7 +220,7 @@ class Scoring:
         returns = _returns(options.returns)
         model = self._model(input, options)
         asked, optional = _encodings(model, options)
-        admitted = admit(input, model, options.heads, self.limits)
+        admitted = admit(input, model, options.heads, self.limits, options.key_heads)
         reference = asked[0]
         causal = options.causal
         if causal is None:
@@ -309,6 +311,12 @@ class Scoring:
         missing = [need for need, table in zip(needs, found, strict=True) if table is None]
         computed = iter(await asyncio.gather(*map(self.tables.tables, missing)) if missing else ())
         return [next(computed) if table is None else table for table in found]
+
+
+async def _whole_keys(keys: np.ndarray, group: int) -> np.ndarray:
+    if keys.size * group < INLINE:
+        return whole_keys(keys, group)
+    return await asyncio.to_thread(whole_keys, keys, group)
 
 
 def _returns(names: Iterable[str]) -> tuple[str, ...]:

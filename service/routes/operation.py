@@ -190,6 +190,12 @@ def _parameters(catalogue: Catalogue) -> list[dict[str, Any]]:
         _list("compare", "More encodings on the same input, separated by commas, or `all`.", [*names, "all"]),
         _query("model", "By default `identity`.", _choice(catalogue.models)),
         _query("heads", "Must divide the width (identity only); by default 1.", {"type": "integer", "minimum": 1}),
+        _query(
+            "key_heads",
+            "Must divide heads: grouped key heads, of which each serves heads / key_heads query heads in a row. Needs "
+            "queries and keys, the keys with key_heads x head_dim columns (identity only).",
+            {"type": "integer", "minimum": 1},
+        ),
         _query("causal", "Keys after the query are hidden. By default the encoding's own.", {"type": "boolean"}),
         _list("return", f"What to return; by default {','.join(DEFAULT_RETURN)}.", RETURNABLE),
         _query("dtype", "Of a binary answer.", {**_choice(DTYPES), "default": DTYPES[0]}),

@@ -15,7 +15,7 @@ from service.wire.body import DType
 
 T = TypeVar("T")
 
-NAMES = ("encoding", "compare", "model", "heads", "causal", "return", "dtype", "zoom")
+NAMES = ("encoding", "compare", "model", "heads", "key_heads", "causal", "return", "dtype", "zoom")
 DTYPES: tuple[DType, ...] = ("float32", "float16")
 ZOOMS = (1, 2, 3, 4)
 MAX_LENGTH = 16_384
@@ -79,6 +79,7 @@ def _parse(raw: bytes) -> Query:
         compare=several(given, "compare"),
         model=one(given, "model", nonempty),
         heads=one(given, "heads", count),
+        key_heads=one(given, "key_heads", count),
         causal=one(given, "causal", flag),
         returns=_returns(given),
         scalars=scalars,

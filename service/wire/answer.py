@@ -26,6 +26,7 @@ def head(result: ScoringResult) -> dict[str, Any]:
         "shape": {
             **shape,
             "heads": result.heads,
+            **({"key_heads": result.key_heads} if result.key_heads is not None else {}),
             "queries": result.queries,
             "keys": result.keys,
             "head_dim": result.head_dim,
