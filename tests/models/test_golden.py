@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from tests.models.questions import noise, question
+from tests.oracles.alibi import slopes
 from tests.oracles.served import served
+from tests.oracles.t5 import bucket
 
 
 def test_rope_turns_the_first_pair_by_a_radian_and_the_last_of_64_components_by_1_33e_4() -> None:
@@ -50,7 +52,7 @@ def test_llama3_keeps_29_pairs_blends_6_and_divides_29() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heads", "slopes"),
+    ("heads", "published"),
     [
         (1, [2**-8]),
         (6, [0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125]),
@@ -58,28 +60,59 @@ def test_llama3_keeps_29_pairs_blends_6_and_divides_29() -> None:
         (12, [2 ** -(h + 1) for h in range(8)] + [2 ** -(h + 0.5) for h in range(4)]),
     ],
 )
-def test_alibi_slopes(heads: int, slopes: list[float]) -> None:
+def test_alibi_slopes(heads: int, published: list[float]) -> None:
     case = question("alibi", noise(1, 2, heads, 2), causal=True)
     bias = served("alibi").answer(case).terms["bias"][0]
-    assert bias[:, 1, 0] == pytest.approx([-s for s in slopes], rel=1e-7)
-    assert bias[:, 0, 1] == pytest.approx(slopes, rel=1e-7), "signed under a causal mask"
+    assert bias[:, 1, 0] == pytest.approx([-s for s in published], rel=1e-7)
+    assert bias[:, 0, 1] == pytest.approx(published, rel=1e-7), "signed under a causal mask"
     both = served("alibi").answer(question("alibi", case.queries)).terms["bias"][0]
-    assert both[:, 0, 1] == pytest.approx([-s for s in slopes], rel=1e-7), "absolute without one"
+    assert both[:, 0, 1] == pytest.approx([-s for s in published], rel=1e-7), "absolute without one"
 
 
 @pytest.mark.parametrize(
-    ("offset", "bucket"),
+    ("offset", "expected"),
     [(0, 0), (-7, 7), (-8, 8), (-16, 10), (-32, 12), (-64, 14), (-91, 15), (1, 17), (8, 24), (91, 31), (-10_000, 15)],
 )
-def test_t5_buckets_in_both_directions(offset: int, bucket: int) -> None:
-    assert _t5_bucket(offset, causal=False) == bucket
+def test_t5_buckets_in_both_directions(offset: int, expected: int) -> None:
+    assert _t5_bucket(offset, causal=False) == expected
 
 
 @pytest.mark.parametrize(
-    ("offset", "bucket"), [(0, 0), (-15, 15), (-16, 16), (-19, 17), (-113, 31), (5, 0), (-10_000, 31)]
+    ("offset", "expected"), [(0, 0), (-15, 15), (-16, 16), (-19, 17), (-113, 31), (5, 0), (-10_000, 31)]
 )
-def test_t5_buckets_under_a_causal_mask(offset: int, bucket: int) -> None:
-    assert _t5_bucket(offset, causal=True) == bucket
+def test_t5_buckets_under_a_causal_mask(offset: int, expected: int) -> None:
+    assert _t5_bucket(offset, causal=True) == expected
+
+
+@pytest.mark.parametrize("heads", [*range(9, 40), 63, 64, 65, 96, 128, 130])
+def test_alibi_slopes_of_many_heads_are_the_released_ones(heads: int) -> None:
+    bias = served("alibi").answer(question("alibi", np.ones((1, 2, heads, 1)), causal=True)).terms["bias"]
+    assert bias[0, :, 1, 0] == pytest.approx([-slope for slope in slopes(heads)], rel=2e-7)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("buckets", "max_distance"), [(4, 8), (8, 8), (12, 100), (32, 16), (32, 128), (32, 256), (64, 10**9), (256, 1000)]
+)
+def test_t5_buckets_change_exactly_where_whole_numbers_put_the_border(
+    buckets: int, max_distance: int, causal: bool
+) -> None:
+    distances = np.unique(
+        [*range(600), *(2**k + o for k in range(9, 30) for o in (-1, 0, 1)), *(10**k for k in range(10))]
+    )
+    case = question(
+        "t5",
+        np.zeros((1, 1, 1, 1)),
+        np.array([0.0]),
+        keys=np.zeros((1, len(distances), 1, 1)),
+        key_positions=-distances.astype(np.float64),
+        causal=causal,
+        bias=np.arange(float(buckets))[:, None],
+        max_distance=max_distance,
+    )
+    exact = buckets // (2 if causal else 4)
+    expected = [bucket(-int(distance), buckets, max(max_distance, exact + 1), causal) for distance in distances]
+    assert served("t5").answer(case).terms["bias"][0, 0, 0].tolist() == expected
 
 
 def test_sinusoid_of_position_0_alternates_0_and_1_and_every_one_has_squared_norm_half_the_width() -> None:

@@ -155,6 +155,19 @@ def test_content_terms_grow_with_the_square_of_the_embeddings_and_biases_not_at_
         assert (scaled[name] == one[name]).all(), name
 
 
+@pytest.mark.parametrize("encoding", IDS)
+def test_scores_are_finite_at_both_ends_of_every_numbers_range(encoding: str) -> None:
+    about = served(encoding).about
+    positions = np.array([0.0, 1.0, 2.0, 7.0]) if about["positions"]["rows_of"] else np.array([0.0, 1.0, 50.0, 4000.0])
+    for parameter in about["parameters"]:
+        if parameter["kind"] in ("number", "integer"):
+            for end in (parameter["minimum"], parameter["maximum"]):
+                given = {parameter["name"]: int(end) if parameter["kind"] == "integer" else float(end)}
+                got = answer(question(encoding, noise(1, 4, 3, 8), positions).with_parameters(**given))
+                for values in (got.scores, got.weights, got.output, *got.terms.values()):
+                    assert np.isfinite(values).all(), (parameter["name"], end)
+
+
 # What cards claim.
 
 

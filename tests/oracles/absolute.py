@@ -88,6 +88,7 @@ SINUSOIDAL = (
             "self-attention from position 0, base 10000, even width; float32 table",
             self_attention=True,
             positions=("from 0",),
+            head_dims=(2, 4, 6, 8, 16, 32, 64),
             parameters={"base": 10000.0},
         ),
         60,

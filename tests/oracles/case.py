@@ -79,7 +79,7 @@ class Sizes:
 class Domain:
     """The cases that an oracle can answer; a library's module is made for fewer than the formula is.
 
-    Scattered positions are out of order, and some occur twice.
+    Scattered positions are out of order, and some occur twice. Odd widths are left out where the encoding takes none.
 
     `parameters` replaces the draw of a parameter: a constant, or a function of a generator and the sizes. An optional
     parameter that it does not name is not given.
@@ -91,14 +91,18 @@ class Domain:
     causal: bool | None = None
     longest: int = 12
     heads: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8)
-    head_dims: tuple[int, ...] = (2, 4, 6, 8, 16, 32, 64)
+    head_dims: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 16, 32, 64)
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 def draw(about: Mapping[str, Any], domain: Domain, seed: int) -> Case:
     """A random case of an encoding, described by its exported metadata, inside an oracle's domain."""
     rng = np.random.default_rng([seed, *about["encoding"].encode()])
-    heads, head_dim = int(rng.choice(domain.heads)), int(rng.choice(domain.head_dims))
+    odd = (1,) if about["even_head_dim"] else ()
+    heads = int(rng.choice(domain.heads))
+    if about["even_width"] and heads % 2:
+        odd = (1,)
+    head_dim = int(rng.choice([d for d in domain.head_dims if d % 2 not in odd]))
     batch = int(rng.integers(1, 3))
     keys = int(rng.integers(1, domain.longest + 1))
     queries = keys if domain.self_attention else int(rng.integers(1, domain.longest + 1))

@@ -116,12 +116,12 @@ def _small(shape: Callable[[Sizes], tuple[int, ...]]) -> Callable[[np.random.Gen
 
 
 PROJECTIONS = {name: _small(lambda sizes: (sizes.heads, sizes.head_dim, sizes.width)) for name in ("w_kr", "w_qr")}
-ANYTHING = anything(PROJECTIONS, "future keys, either mask, both indices", head_dims=(2, 4, 6, 8, 16))
+ANYTHING = anything(PROJECTIONS, "future keys, either mask, both indices", head_dims=(1, 2, 3, 4, 6, 8, 16))
 CONSECUTIVE = Domain(
     "self-attention, consecutive positions, either mask, the released index",
     self_attention=True,
     positions=("from 0", "offset", "negative"),
-    head_dims=(2, 4, 6, 8, 16),
+    head_dims=(1, 2, 3, 4, 6, 8, 16),
     parameters={**PROJECTIONS, "p2c_index": "released"},
 )
 ORACLES = (

@@ -68,7 +68,7 @@ ORACLES = (
         anything(
             {**t5.WIDE, **dict.fromkeys(("u_q", "u_k"), _small)},
             "future keys, either mask, with and without the reset",
-            head_dims=(2, 4, 6, 8, 16),
+            head_dims=(1, 2, 3, 4, 6, 8, 16),
         ),
         200,
     ),
