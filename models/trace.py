@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import onnx
@@ -35,9 +35,7 @@ class Signature:
     inputs: Mapping[str, Axes]
     outputs: Mapping[str, Axes]
     relaxed: Mapping[str, Axes] = field(default_factory=dict)
-    """Inputs whose axes may broadcast when served: traced with the axes in `inputs`, declared with these. They come
-    first, since the exporter reads each size off the last input that has it.
-    """
+    """Inputs that may broadcast, or be absent, when served: traced with the axes in `inputs`, declared with these."""
 
 
 def trace(module: nn.Module, sample: Sequence[Tensor], signature: Signature) -> onnx.ModelProto:
@@ -101,14 +99,13 @@ def _clean(model: onnx.ModelProto, signature: Signature) -> onnx.ModelProto:
     opsets = {entry.domain: entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")}
     if list(opsets.values()) != [OPSET]:
         raise TraceError(f"asked for opset {OPSET}, got {opsets}")
-    if measured := list(_sizes_read_off_relaxed(model, signature)):
-        raise TraceError(f"the graph reads sizes off axes that may broadcast: {', '.join(measured)}")
     domains = sorted({node.domain for node in model.graph.node} - {"", "ai.onnx"})
     if domains:
         raise TraceError(f"operators of other domains: {domains}")
     graph = model.graph
     if len(graph.input) != len(signature.inputs) or len(graph.output) != len(signature.outputs):
         raise TraceError(f"{len(graph.input)} inputs and {len(graph.output)} outputs in the graph")
+    _read_sizes_elsewhere(graph, signature)
     renamed = {value.name: name for value, name in zip(graph.input, signature.inputs, strict=True)}
     renamed |= {value.name: name for value, name in zip(graph.output, signature.outputs, strict=True)}
     for node in graph.node:
@@ -133,16 +130,30 @@ def _clean(model: onnx.ModelProto, signature: Signature) -> onnx.ModelProto:
     return model
 
 
-def _sizes_read_off_relaxed(model: onnx.ModelProto, signature: Signature) -> Iterator[str]:
-    """Axes of relaxed inputs whose size the graph uses although it may be another one when served."""
-    exported_name = {name: value.name for value, name in zip(model.graph.input, signature.inputs, strict=True)}
-    for name, relaxed in signature.relaxed.items():
-        for node in model.graph.node:
-            if node.op_type in ("Shape", "Size") and node.input[0] == exported_name[name]:
-                span = {attribute.name: attribute.i for attribute in node.attribute}
-                read = slice(span.get("start", 0), span.get("end", len(relaxed)))
-                if relaxed[read] != signature.inputs[name][read]:
-                    yield f"{name} {list(relaxed[read])}"
+def _read_sizes_elsewhere(graph: onnx.GraphProto, signature: Signature) -> None:
+    """Reads every size that the graph takes off a relaxed input off another input instead.
+
+    The relaxed input may have another size there when served, or be absent altogether.
+    """
+    exported_name = {name: value.name for value, name in zip(graph.input, signature.inputs, strict=True)}
+    relaxed = {exported_name[name]: signature.inputs[name] for name in signature.relaxed}
+    home = {
+        size: (exported_name[name], axis)
+        for name, axes in signature.inputs.items()
+        if name not in signature.relaxed
+        for axis, size in enumerate(axes)
+    }
+    for node in graph.node:
+        if node.op_type not in ("Shape", "Size") or node.input[0] not in relaxed:
+            continue
+        axes = relaxed[node.input[0]]
+        span = {attribute.name: attribute.i for attribute in node.attribute}
+        start, end = span.get("start", 0), span.get("end", len(axes))
+        if node.op_type == "Size" or end != start + 1 or axes[start] not in home:
+            raise TraceError(f"the graph reads {list(axes[start:end])} off an input that may broadcast or be absent")
+        node.input[0], axis = home[axes[start]]
+        del node.attribute[:]
+        node.attribute.extend(onnx.helper.make_attribute(key, at) for key, at in (("start", axis), ("end", axis + 1)))
 
 
 def _declare(value: onnx.ValueInfoProto, name: str, axes: Axes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float64
@@ -83,7 +84,7 @@ class YaRN(Rotary):
             Parameter(
                 "truncate", "flag", "round the ramp's ends to whole indices, as the released code does", default=True
             ),
-            THETA,
+            replace(THETA, minimum=1.001),  # base 1 gives all pairs one frequency, and the ramp no index to end at
             LAYOUT,
             ROTARY_FRACTION,
         ),

@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from onnxruntime import InferenceSession
 from torch import Tensor
 from typer.testing import CliRunner
 
@@ -258,6 +259,11 @@ MASKED = Signature(
     {"y": ("batch", "tokens")},
     {"visible": ("visible_batch", "tokens")},
 )
+ALONE = Signature(
+    {"visible": ("batch", "tokens"), "x": ("rows", "tokens")},
+    {"y": ("rows", "tokens")},
+    {"visible": ("visible_batch", "tokens")},
+)
 X, Z, VISIBLE = torch.randn(17, 6), torch.randn(19, 6), torch.ones(17, 6, dtype=torch.bool)
 
 
@@ -271,8 +277,8 @@ X, Z, VISIBLE = torch.randn(17, 6), torch.randn(19, 6), torch.ones(17, 6, dtype=
         pytest.param(lambda x: x + torch.ones(64, 1)[: x.shape[0]], ONE, (X,), "bounded", id="a table of 64 rows"),
         pytest.param(lambda x, z: x + z, TWO, (X, torch.randn(17, 6)), "merged", id="queries added to keys"),
         pytest.param(
-            lambda v, x: x + torch.arange(v.shape[0] * 1.0)[:, None] * v, MASKED, (VISIBLE, X), "may broadcast",
-            id="a size read off the mask",
+            lambda v, x: x * v.shape[0] + v.sum(0), ALONE, (VISIBLE, Z), "may broadcast",
+            id="a size that only the mask has",
         ),
         pytest.param(lambda x: x.sum(-1), ONE, (X,), "1 axes", id="an axis too few"),
     ],
@@ -290,6 +296,17 @@ def test_trace_gives_a_graph_with_the_asked_names_and_axes() -> None:
         v.name: [d.dim_param for d in v.type.tensor_type.shape.dim] for v in (*graph.graph.input, *graph.graph.output)
     }
     assert axes == {"visible": ["visible_batch", "tokens"], "x": ["batch", "tokens"], "y": ["batch", "tokens"]}
+
+
+def test_trace_reads_no_size_off_an_input_that_may_be_absent() -> None:
+    graph = trace(
+        Function(lambda v, x: torch.where(v, x, 0.0) + torch.arange(v.shape[0])[:, None]), (VISIBLE, X), MASKED
+    )
+    assert {node.op_type for node in graph.graph.node if "visible" in node.input} == {"Where"}
+    (y,) = InferenceSession(graph.SerializeToString()).run(
+        None, {"visible": np.ones((1, 3), bool), "x": np.eye(2, 3, dtype=np.float32)}
+    )
+    assert y.tolist() == [[1, 0, 0], [1, 2, 1]]
 
 
 class SlightlyWrong(NoEncoding):
