@@ -1,8 +1,7 @@
-"""JSON bodies: decoded with orjson into arrays, row by row in C; encoded straight from float32 arrays."""
+"""JSON bodies: numbers as nested lists or in base64, decoded into arrays and encoded straight from them."""
 
 from __future__ import annotations
 
-import array
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -14,22 +13,30 @@ from jaxtyping import Float
 
 from service.errors import InvalidInput, MalformedBody, PayloadTooLarge
 from service.records import AttentionInput, EncodingResult, ScoringResult
-from service.wire import answer, media
+from service.wire import answer, base64, media, simdjson
+from service.wire.arrays import Array
+from service.wire.lists import kind, numbers
 from service.wire.members import Members, assemble, check_names
 from service.wire.pointer import pointer
 
 BLOCK = 1 << 16
 """Numbers encoded at a time: about 2 ms, after which others get their turn."""
 
-MAX_RANK = 8
 MAX_LISTS = 1 << 20
-_LARGEST = int(np.finfo(np.float64).max)
+_CACHED = 1 << 18
 _NOT_JSON = re.compile(rb"NaN|Infinity|\d[eE]\+?\d{3}|\d{300}")
 
 
 def decode(body: bytes | bytearray) -> AttentionInput:
     """Raises MalformedBody where the bytes are no JSON, InvalidInput where the content is not allowed."""
-    _check_lists(body)
+    brackets = _count(body, "[")
+    _check_lists(body, brackets)
+    members = simdjson.read(body, brackets)
+    return assemble(members if members is not None else _loaded(body))
+
+
+def _loaded(body: bytes | bytearray) -> Members:
+    """By way of lists."""
     try:
         return _read(orjson.loads(body))
     except orjson.JSONDecodeError as error:
@@ -45,12 +52,12 @@ def _name_nonfinite(body: bytes | bytearray) -> None:
         document = json.loads(body)
     except (ValueError, RecursionError):
         return
-    _read(document)
+    assemble(_read(document))
 
 
-def _check_lists(body: bytes | bytearray) -> None:
+def _check_lists(body: bytes | bytearray, brackets: int) -> None:
     """A list of two bytes becomes one of eighty in memory: many short ones are refused before they are made."""
-    if len(body) > MAX_LISTS and (lists := body.count(b"[") + body.count(b"{")) > MAX_LISTS:
+    if len(body) > MAX_LISTS and (lists := brackets + _count(body, "{")) > MAX_LISTS:
         raise PayloadTooLarge(
             f"the body has {lists} lists and objects, at most {MAX_LISTS} are read in JSON; "
             f"send {' or '.join(media.BINARY)}",
@@ -59,10 +66,18 @@ def _check_lists(body: bytes | bytearray) -> None:
         )
 
 
-def _read(document: Any) -> AttentionInput:
+def _count(body: bytes | bytearray, character: str) -> int:
+    """As `body.count`, at four times its speed."""
+    code, content = ord(character), np.frombuffer(body, dtype=np.uint8)
+    return sum(
+        int(np.count_nonzero(content[start : start + _CACHED] == code)) for start in range(0, len(content), _CACHED)
+    )
+
+
+def _read(document: Any) -> Members:
     if not isinstance(document, dict):
         raise InvalidInput(
-            f'the body is {_kind(document)}; it must be an object such as {{"embeddings": [[0.1, 0.2], [0.3, 0.4]]}}',
+            f'the body is {kind(document)}; it must be an object such as {{"embeddings": [[0.1, 0.2], [0.3, 0.4]]}}',
             pointer="",
         )
     check_names(document, dotted=False)
@@ -76,8 +91,14 @@ def _read(document: Any) -> AttentionInput:
         elif name == "parameters":
             members.parameters = _parameters(value, at)
         else:
-            members.arrays[name] = numbers(value, at, booleans=name == "mask")
-    return assemble(members)
+            members.arrays[name] = _array(value, at, booleans=name == "mask")
+    return members
+
+
+def _array(value: Any, at: str, *, booleans: bool = False) -> Array:
+    if isinstance(value, dict) and "base64" in value:
+        return base64.decode(value, at)
+    return numbers(value, at, booleans=booleans)
 
 
 def encode(result: ScoringResult) -> Iterator[bytes]:
@@ -127,121 +148,25 @@ def encode_array(values: Float[np.ndarray, "..."]) -> Iterator[bytes]:
     yield b"]"
 
 
-def numbers(value: Any, at: str, *, booleans: bool = False) -> Float[np.ndarray, "..."]:
-    """Nested lists as a float64 array. Raises InvalidInput at the first ragged row or value that is no number."""
-    shape: list[int] = []
-    first = value
-    while isinstance(first, list):
-        shape.append(len(first))
-        if not first or len(shape) > MAX_RANK:
-            break
-        first = first[0]
-    if len(shape) > MAX_RANK:
-        raise InvalidInput(f"{at} is nested more than {MAX_RANK} lists deep", pointer=at)
-    flat = array.array("d")
-    try:
-        _flatten(value, shape, flat, booleans)
-    except (TypeError, OverflowError, _Ragged):
-        _explain(value, shape, at, booleans)
-    return np.frombuffer(flat, dtype=np.float64).reshape(shape)
-
-
-class _Ragged(Exception):
-    """Some list has another length than the first at its depth, or a value is no number."""
-
-
-def _flatten(value: Any, shape: list[int], flat: array.array[float], booleans: bool) -> None:
-    level = [value]
-    for size in shape[:-1]:
-        if not all(type(part) is list and len(part) == size for part in level):
-            raise _Ragged
-        level = [child for part in level for child in part]
-    if not shape:
-        flat.append(value)
-        rows = [level]
-    else:
-        rows = level
-        for row in rows:
-            flat.fromlist(row)
-        if any(len(row) != shape[-1] for row in rows):
-            raise _Ragged
-    if not booleans:
-        # true and false are numbers to Python; only where a 0 or a 1 came is it worth looking at the types.
-        values = np.frombuffer(flat, dtype=np.float64)
-        if ((values == 0) | (values == 1)).any() and any(bool in set(map(type, row)) for row in rows):
-            raise _Ragged
-
-
-def _explain(value: Any, shape: list[int], at: str, booleans: bool) -> None:
-    """Finds what is wrong, in the order in which one reads it."""
-    _look(value, shape, at, booleans, at)
-    raise InvalidInput(f"{at} cannot be read as an array of numbers", pointer=at)
-
-
-def _look(value: Any, shape: list[int], at: str, booleans: bool, whole: str) -> None:
-    if not shape:
-        allowed = (int, float, bool) if booleans else (int, float)
-        if not isinstance(value, allowed) or (isinstance(value, bool) and not booleans):
-            expected = "a number is expected there" if at != whole else "an array of numbers is expected there"
-            raise InvalidInput(f"{at} is {_kind(value)}; {expected}", pointer=at)
-        if isinstance(value, int) and abs(value) > _LARGEST:
-            raise InvalidInput(
-                f"{at} is an integer of {len(str(abs(value)))} digits, too large for a float", pointer=at
-            )
-        return
-    expected = f"{shape[0]} numbers" if len(shape) == 1 else f"{shape[0]} lists"
-    if not isinstance(value, list):
-        raise InvalidInput(f"{at} is {_kind(value)}; a list of {expected} is expected there", pointer=at)
-    if len(shape) > 1 or not set(map(type, value)) <= {float}:
-        for i, part in enumerate(value):
-            _look(part, shape[1:], f"{at}/{i}", booleans, whole)
-    if len(value) != shape[0]:
-        unit = "numbers" if len(shape) == 1 else "lists"
-        raise InvalidInput(
-            f"{at} has {len(value)} {unit}, but the first of its kind in {whole} has {shape[0]}: "
-            "rows must be of equal length",
-            pointer=at,
-            length=len(value),
-            expected=shape[0],
-        )
-
-
-def _kind(value: Any) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "true" if value else "false"
-        case str():
-            shown = value if len(value) <= 40 else value[:40] + "..."
-            return f"the string {orjson.dumps(shown).decode()}"
-        case list():
-            return "a list" if value else "an empty list"
-        case dict():
-            return "an object"
-        case _:
-            return f"the number {value}"
-
-
 def _tokens(value: Any, at: str) -> list[str]:
     if not isinstance(value, list):
-        raise InvalidInput(f"{at} is {_kind(value)}; a list of strings is expected, one for each token", pointer=at)
+        raise InvalidInput(f"{at} is {kind(value)}; a list of strings is expected, one for each token", pointer=at)
     for i, token in enumerate(value):
         if not isinstance(token, str):
-            raise InvalidInput(f"{at}/{i} is {_kind(token)}; a token is a string", pointer=f"{at}/{i}")
+            raise InvalidInput(f"{at}/{i} is {kind(token)}; a token is a string", pointer=f"{at}/{i}")
     return value
 
 
 def _text(value: Any, at: str) -> str:
     if not isinstance(value, str):
-        raise InvalidInput(f"{at} is {_kind(value)}; a string is expected", pointer=at)
+        raise InvalidInput(f"{at} is {kind(value)}; a string is expected", pointer=at)
     return value
 
 
 def _parameters(value: Any, at: str) -> dict[str, np.ndarray]:
     if not isinstance(value, Mapping):
         raise InvalidInput(
-            f'{at} is {_kind(value)}; an object of arrays by ENCODING.NAME is expected, such as {{"t5.bias": [[...]]}}',
+            f'{at} is {kind(value)}; an object of arrays by ENCODING.NAME is expected, such as {{"t5.bias": [[...]]}}',
             pointer=at,
         )
-    return {name: numbers(part, at + pointer(name)) for name, part in value.items()}
+    return {name: _array(part, at + pointer(name)) for name, part in value.items()}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from service.errors import InvalidInput, MalformedBody, UnknownName
-from service.wire import json
+from service.wire import lists
 from service.wire.arrays import Array
 from service.wire.pointer import pointer
 
@@ -28,7 +28,7 @@ DATATYPES: dict[str, str] = {
     "BF16": "<u2",  # the upper half of a float32
 }
 BINARY_ONLY = ("FP16", "BF16")
-MAX_RANK = json.MAX_RANK
+MAX_RANK = lists.MAX_RANK
 MAX_ELEMENTS = 1 << 48
 
 
@@ -80,7 +80,7 @@ def from_json(data: Any, datatype: str, shape: tuple[int, ...], at: str) -> Arra
         raise InvalidInput(f"{at} is {datatype}, which is taken as binary data only; FP32 may be JSON", pointer=at)
     if not isinstance(data, list):
         raise MalformedBody(f"{at}: data must be a list", pointer=at)
-    values: Array = json.numbers(data, at, booleans=datatype == "BOOL")
+    values: Array = lists.numbers(data, at, booleans=datatype == "BOOL")
     if values.shape != shape:
         if values.ndim != 1 or values.size != prod(shape):
             raise InvalidInput(
