@@ -104,6 +104,14 @@ class Encoding(ABC):
         return weights @ v
 
 
+def whole(x: Float64[Tensor, "..."]) -> Float64[Tensor, "..."]:
+    """floor(x), but a number that rounding has left a hair below a whole one counts as that one.
+
+    Not `floor(x + 1e-9)`: the exporter rounds so small a constant to 0 and drops the sum.
+    """
+    return torch.floor((x * 2.0**30 + 1) / 2.0**30)
+
+
 def dot(
     q: Float[Tensor, "*batch queries head_dim"], k: Float[Tensor, "*batch keys head_dim"]
 ) -> Float[Tensor, "*batch queries keys"]:

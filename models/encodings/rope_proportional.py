@@ -9,7 +9,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from models.encodings.card import Card, Invariants, Paper, Parameter
-from models.encodings.encoding import Positions, Tables
+from models.encodings.encoding import Positions, Tables, whole
 from models.encodings.rotary import CONVENTIONS, LAYOUT, TERMS, THETA, Pairs, Rotary
 
 
@@ -52,9 +52,9 @@ class ProportionalRoPE(Rotary):
 
     def pairs(self, at: Positions, parameters: Tables) -> Pairs:
         """Pairs over the whole head, of which only the fastest turn; `count` is the number that turns."""
-        whole = Pairs.of(at.head_dim, torch.ones((), dtype=torch.float64), parameters["layout"])
-        count = torch.floor(parameters["proportion"] * whole.count + 1e-9)
-        return replace(whole, rotated=whole.index < count, count=count)
+        head = Pairs.of(at.head_dim, torch.ones((), dtype=torch.float64), parameters["layout"])
+        count = whole(parameters["proportion"] * head.count)
+        return replace(head, rotated=head.index < count, count=count)
 
     def frequencies(self, pairs: Pairs, at: Positions, parameters: Tables) -> Float64[Tensor, " head_dim"]:
         return parameters["theta"] ** (-2 * pairs.index / at.head_dim) / parameters["factor"]

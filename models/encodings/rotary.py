@@ -12,7 +12,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from models.encodings.card import Parameter, Term
-from models.encodings.encoding import Encoding, Heads, Positions, Scores, Tables, dot
+from models.encodings.encoding import Encoding, Heads, Positions, Scores, Tables, dot, whole
 
 TERMS = (
     Term("fast", "the third of the frequency pairs that turns fastest: c Re sum q_i conj(k_i) e^{i r theta_i}"),
@@ -84,7 +84,7 @@ class Pairs:
     @classmethod
     def of(cls, head_dim: int, fraction: Tensor, layout: Tensor) -> Pairs:
         j = torch.arange(head_dim, dtype=torch.float64)
-        count = torch.floor(fraction * head_dim / 2 + 1e-9)
+        count = whole(fraction * head_dim / 2)
         rotated = j < 2 * count
         odd = j - 2 * torch.floor(j / 2)
         second = (j >= count).double()

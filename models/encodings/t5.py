@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from models.encodings.card import Card, Initial, Invariants, Paper, Parameter, PositionRule, Size, Term
-from models.encodings.encoding import Encoding, Heads, Positions, Scores, Tables, dot
+from models.encodings.encoding import Encoding, Heads, Positions, Scores, Tables, dot, whole
 
 BUCKETS = Size(default=32, minimum=4, maximum=4096, multiple=4)
 MAX_DISTANCE = Parameter(
@@ -76,15 +76,15 @@ def bucket_bias(at: Positions, bias: Tensor, max_distance: Tensor) -> Tensor:
 def bucket(r: Tensor, buckets: int, max_distance: Tensor, causal: Tensor) -> Tensor:
     """The T5 bucket of each distance r = m - n, int64: exact up to half of one direction's buckets, then logarithmic.
 
-    The nudge keeps distances that fall exactly on a border (16 of 128, say) in the upper bucket, where exact
-    arithmetic puts them, whatever the last bit of the logarithm is.
+    `whole` keeps distances that fall exactly on a border (16 of 128, say) in the upper bucket, where exact arithmetic
+    puts them, whatever the last bit of the logarithm is.
     """
     directed = torch.where(causal, buckets, buckets // 2)
     distance = torch.where(causal, r.clamp(min=0), r.abs())
     exact = torch.floor(directed.double() / 2)
     furthest = torch.maximum(max_distance.double(), exact + 1)
     log_share = torch.log(distance.clamp(min=1) / exact) / torch.log(furthest / exact)
-    far = exact + torch.floor(log_share * (directed - exact) + 1e-9)
+    far = exact + whole(log_share * (directed - exact))
     index = torch.where(distance < exact, torch.floor(distance), torch.minimum(far, directed.double() - 1))
     future = torch.where(causal, torch.zeros_like(r), (r < 0) * directed.double())
     return (index + future).long()

@@ -174,3 +174,10 @@ def _t5_bucket(offset: int, causal: bool) -> float:
     x = np.zeros((1, 1, 1, 2))
     case = question("t5", x, np.array([0.0]), keys=x, key_positions=np.array([float(offset)]), causal=causal)
     return float(served("t5").answer(case.with_parameters(bias=np.arange(32.0)[:, None])).terms["bias"].item())
+
+
+def test_a_share_that_rounding_left_a_hair_short_turns_whole_pairs() -> None:
+    """6/94 of 94 components is 5.999... in float64: three pairs, not two."""
+    assert 6 / 94 * 94 / 2 < 3
+    theta = served("rope").tables(question("rope", noise(1, 1, 1, 94), rotary_fraction=6 / 94))["table.theta"]
+    assert (theta > 0).sum() == 6
