@@ -18,6 +18,8 @@ from service.admission import Limits as RequestLimits
 from service.catalogue import Catalogue
 from service.engine.batches import Limits as QueueLimits
 from service.engine.engine import Engine
+from service.engine.gpu_policy import GpuPolicy
+from service.engine.policy import policy_for
 from service.engine.session import Sessions
 from service.errors import NotReady
 from service.lifecycle import Lifecycle
@@ -112,8 +114,10 @@ def _assemble(settings: Settings, sessions: Sessions, registry: CollectorRegistr
     catalogue = Catalogue.read(settings.models)
     telemetry = Telemetry(registry)
     statistics = Statistics()
+    policy = policy_for(sessions.provider)
     engine = Engine(
         sessions,
+        policy=policy,
         limits=QueueLimits(settings.queue_jobs, settings.queue_cells, settings.request_cells),
         workers=settings.workers or None,
         observer=Observers(telemetry, statistics),
@@ -123,6 +127,7 @@ def _assemble(settings: Settings, sessions: Sessions, registry: CollectorRegistr
         Counted(engine, statistics),
         TableCache(sessions, settings.table_cache_bytes),
         RequestLimits(cells=settings.request_cells),
+        padding=policy if isinstance(policy, GpuPolicy) else None,
     )
     lifecycle = Lifecycle(lambda: engine.health if catalogue.models else "no exported models were found")
     telemetry.describe(version=__version__, onnxruntime=onnxruntime.__version__, device=device_name(sessions.provider))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +17,8 @@ from service.encoding import Encoding
 from service.engine.job import Job, JobResult, Tables
 from service.errors import InvalidInput, PayloadTooLarge, ServiceError, UnknownName
 from service.masks import CausalMasks, Visible, combine, read_mask
-from service.parameters import Parameters, ResolvedParameters, Sizes, assign
+from service.padding import Lengths, Padded, Padding
+from service.parameters import Given, Parameters, ResolvedParameters, Sizes, assign
 from service.positions import Positions
 from service.records import (
     RETURNABLE,
@@ -53,6 +54,13 @@ class Part:
     parameters: ResolvedParameters
     outputs: tuple[str, ...]
     needs: Needs
+    padded: Padded | None = None
+    """Where it is computed with more tokens than it has."""
+
+    @property
+    def computed(self) -> Needs:
+        """What the tables of its run follow from."""
+        return self.needs if self.padded is None else self.padded.needs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,12 +114,21 @@ class PositionTables:
 class Scoring:
     """Turns requests into jobs and their results into answers. Holds no request's numbers."""
 
-    def __init__(self, catalogue: Catalogue, engine: Runs, tables: TableCache, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        engine: Runs,
+        tables: TableCache,
+        limits: Limits | None = None,
+        padding: Lengths | None = None,
+    ) -> None:
+        """`padding` says which lengths are computed as longer ones; None: all are computed as they are."""
         self.catalogue = catalogue
         self.engine = engine
         self.tables = tables
         self.limits = limits or Limits()
         self._parameters = Parameters(largest=self.limits.parameters)
+        self._padding = None if padding is None else Padding(padding, self._parameters)
         self._causal = CausalMasks()
         self._plans: Cache[tuple[AttentionOptions, tuple[int, ...]], Plan] = Cache(PLANS)
 
@@ -133,9 +150,10 @@ class Scoring:
         visible = await self._visible(input.mask, plan)
         keys = await _whole_keys(keys, 1 if options.key_heads is None else layout.heads // options.key_heads)
         planned = time.perf_counter()
-        tables = await self._tables(plan)
+        tables = await self._tables([part.computed for part in plan.parts])
         ready = time.perf_counter()
-        answers = await self.engine.run(_jobs(plan, tables, queries, keys, visible), deadline)
+        jobs = _jobs(plan, tables, queries, keys, [self._seen(part, input.mask, visible) for part in plan.parts])
+        answers = await self.engine.run(jobs, deadline)
         answered = time.perf_counter()
         results = [_result(part, answer, layout) for part, answer in zip(plan.parts, answers, strict=True)]
         done = time.perf_counter()
@@ -168,7 +186,7 @@ class Scoring:
     async def position_tables(self, input: AttentionInput, options: AttentionOptions) -> PositionTables:
         """What `score` would have of the reference encoding before it looks at any content. Raises the same errors."""
         plan, _, _ = self._admit(input, options)
-        tables, *_ = await self._tables(plan)
+        (tables,) = await self._tables([plan.parts[0].needs])
         arrays = {name.removeprefix("table."): array for name, array in tables.arrays.items()}
         layout = plan.layout
         return PositionTables(layout.heads, layout.head_dim, plan.causal, plan.parts[0].parameters.report, arrays)
@@ -199,7 +217,8 @@ class Scoring:
         )
         plan, queries, keys = self._admit(AttentionInput(embeddings=embeddings), options)
         visible = await self._visible(None, plan)
-        (job,) = _jobs(plan, await self._tables(plan), queries, keys, visible)
+        (part,) = plan.parts
+        (job,) = _jobs(plan, await self._tables([part.computed]), queries, keys, [self._seen(part, None, visible)])
         return job
 
     def _admit(self, input: AttentionInput, options: AttentionOptions) -> tuple[Plan, np.ndarray, np.ndarray]:
@@ -253,6 +272,8 @@ class Scoring:
             else:
                 needs = _needs(encoding, parameters, layout, causal)
                 parts.append(Part(encoding, parameters, _outputs(encoding, returns), needs))
+        if self._padding is not None:
+            parts = self._padded(parts, given, layout, admitted.rows, self._padding)
         if not parts:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
             raise InvalidInput(
@@ -305,8 +326,23 @@ class Scoring:
         read = read_mask(mask, layout.batch, layout.heads, len(queries), len(keys))
         return combine(read, causal, len(queries), len(keys))
 
-    async def _tables(self, plan: Plan) -> list[Tables]:
-        needs = [part.needs for part in plan.parts]
+    def _padded(
+        self, parts: list[Part], given: Mapping[str, Given], layout: Layout, rows: int, padding: Padding
+    ) -> list[Part]:
+        """The same parts, padded where they can be, and where the padding does not make them exceed the limit."""
+        padded = [
+            replace(part, padded=padding.of(part.needs, given[part.encoding.id], rows, part.outputs)) for part in parts
+        ]
+        cells = sum((part.padded or layout).cells * len(part.outputs) for part in padded)
+        return padded if cells <= self.limits.cells else parts
+
+    def _seen(self, part: Part, mask: np.ndarray | None, visible: Visible | None) -> Visible | None:
+        """What one part may see: of the padded size where all that are padded alike have the mask in common."""
+        if part.padded is None or mask is not None or not part.needs.causal:
+            return visible
+        return self._causal.get(part.padded.needs.queries, part.padded.needs.keys)
+
+    async def _tables(self, needs: Sequence[Needs]) -> list[Tables]:
         found = [self.tables.get(need) for need in needs]
         missing = [need for need, table in zip(needs, found, strict=True) if table is None]
         computed = iter(await asyncio.gather(*map(self.tables.tables, missing)) if missing else ())
@@ -375,7 +411,7 @@ def _needs(encoding: Encoding, parameters: ResolvedParameters, layout: Layout, c
 
 
 def _jobs(
-    plan: Plan, tables: Sequence[Tables], queries: np.ndarray, keys: np.ndarray, visible: Visible | None
+    plan: Plan, tables: Sequence[Tables], queries: np.ndarray, keys: np.ndarray, visible: Sequence[Visible | None]
 ) -> list[Job]:
     return [
         Job(
@@ -384,11 +420,12 @@ def _jobs(
             part.outputs,
             queries,
             keys,
-            visible,
-            plan.layout.cells * len(part.outputs),
+            seen,
+            (part.padded or plan.layout).cells * len(part.outputs),
             part.parameters.switches,
+            part.padded.lengths if part.padded else None,
         )
-        for part, table in zip(plan.parts, tables, strict=True)
+        for part, table, seen in zip(plan.parts, tables, visible, strict=True)
     ]
 
 

@@ -2,29 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Bool
 
 from service.engine.job import Job
+from service.engine.pruning import whole
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool
+
+Empty = Callable[[tuple[int, ...], Any], np.ndarray]
+"""Makes an array of this shape and dtype, whatever its numbers: `np.empty`, or one in memory that a device reads."""
 
 
-def assemble(jobs: Sequence[Job]) -> dict[str, np.ndarray]:
+def assemble(jobs: Sequence[Job], empty: Empty = np.empty) -> dict[str, np.ndarray]:
     """The inputs of one run of these jobs, all of one `BatchKey`. Each array is copied once, those of a single job
-    never.
+    that is not padded never.
     """
     first = jobs[0]
     feeds = dict(first.tables.arrays)
-    if len(jobs) == 1:
+    padded = any(job.padded is not None for job in jobs)
+    if len(jobs) == 1 and not padded:
         feeds["queries"], feeds["keys"] = first.queries, first.keys
     else:
-        feeds["queries"] = np.concatenate([job.queries for job in jobs])
-        alike = all(job.keys is job.queries for job in jobs)
-        feeds["keys"] = feeds["queries"] if alike else np.concatenate([job.keys for job in jobs])
-    if first.visible is not None:
-        feeds["visible"] = _visible(jobs)
+        queries, keys = first.lengths
+        feeds["queries"] = _together([job.queries for job in jobs], queries, empty)
+        alike = queries == keys and all(job.keys is job.queries for job in jobs)
+        feeds["keys"] = feeds["queries"] if alike else _together([job.keys for job in jobs], keys, empty)
+    if first.masked:
+        feeds["visible"] = _visible_of_padded(jobs) if padded else _visible(jobs)
     return feeds
+
+
+def _together(arrays: Sequence[np.ndarray], length: int, empty: Empty) -> np.ndarray:
+    """One below the other, each filled up with zeros to `length` tokens."""
+    first = arrays[0]
+    rows = sum(map(len, arrays))
+    if all(array.shape[1] == length for array in arrays):
+        if empty is np.empty:
+            return np.concatenate(arrays)
+        return np.concatenate(arrays, out=empty((rows, *first.shape[1:]), first.dtype))
+    together = empty((rows, length, *first.shape[2:]), first.dtype)
+    start = 0
+    for array in arrays:
+        end, tokens = start + len(array), array.shape[1]
+        together[start:end, :tokens] = array
+        together[start:end, tokens:] = 0
+        start = end
+    return together
+
+
+def _visible_of_padded(jobs: Sequence[Job]) -> Bool[np.ndarray, "#batch #heads #queries keys"]:
+    """What is real and seen. A mask of the padded size that all share, as a causal one, is handed through."""
+    first = jobs[0]
+    queries, keys = lengths = first.lengths
+    masks = [job.visible for job in jobs]
+    mask = masks[0]
+    if mask is not None and len(mask) == 1 and mask.shape[2:] == lengths and all(one is mask for one in masks):
+        return mask
+    rows = sum(len(job.queries) for job in jobs)
+    # Where nothing but padding is hidden, one row stands for all.
+    shown = 1 if all(one is None for one in masks) else queries
+    heads = max((one.shape[1] for one in masks if one is not None), default=1)
+    together = np.zeros((rows, heads, shown, keys), dtype=bool)
+    start = 0
+    for job, mask in zip(jobs, masks, strict=True):
+        end = start + len(job.queries)
+        if mask is None:
+            together[start:end, :, :, : job.keys.shape[1]] = True
+        else:
+            together[start:end, :, : mask.shape[2], : mask.shape[3]] = mask
+        start = end
+    return together
 
 
 def _visible(jobs: Sequence[Job]) -> Bool[np.ndarray, "#batch #heads queries keys"]:
@@ -42,9 +93,9 @@ def _visible(jobs: Sequence[Job]) -> Bool[np.ndarray, "#batch #heads queries key
 
 
 def cut(outputs: Mapping[str, np.ndarray], jobs: Sequence[Job]) -> list[dict[str, np.ndarray]]:
-    """Each job's part of the outputs, as views."""
+    """Each job's part of the outputs, without padding, as views."""
     if len(jobs) == 1:
-        return [dict(outputs)]
+        return [_real(outputs, jobs[0])]
     rows = sum(len(job.queries) for job in jobs)
     for name, array in outputs.items():
         if len(array) != rows:
@@ -52,6 +103,17 @@ def cut(outputs: Mapping[str, np.ndarray], jobs: Sequence[Job]) -> list[dict[str
     parts, start = [], 0
     for job in jobs:
         end = start + len(job.queries)
-        parts.append({name: array[start:end] for name, array in outputs.items()})
+        parts.append(_real({name: array[start:end] for name, array in outputs.items()}, job))
         start = end
     return parts
+
+
+def _real(outputs: Mapping[str, np.ndarray], job: Job) -> dict[str, np.ndarray]:
+    if job.padded is None:
+        return dict(outputs)
+    queries, keys = job.queries.shape[1], job.keys.shape[1]
+    return {
+        # All but the output are [batch, heads, queries, keys].
+        name: array[:, :queries] if whole(name) == "output" else array[:, :, :queries, :keys]
+        for name, array in outputs.items()
+    }

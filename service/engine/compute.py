@@ -66,7 +66,7 @@ class Compute:
             began = self._clock()
             feeds = assemble(jobs)
             assembled = self._clock()
-            outputs = self._runner.run(first.graph, first.outputs, first.visible is not None, feeds, first.switches)
+            outputs = self._runner.run(first.graph, first.outputs, first.masked, feeds, first.switches)
             compute = self._clock() - assembled
             finite = all(bool(np.isfinite(array).all()) for array in outputs.values())
             parts = cut(outputs, jobs)

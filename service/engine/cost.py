@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float64
 
 from service.engine.job import Job
+
+if TYPE_CHECKING:
+    from jaxtyping import Float64
 
 
 @dataclass(frozen=True, slots=True)

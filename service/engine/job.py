@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ class Job:
     `visible` is None where nothing is masked, else bool [batch or 1, heads or 1, queries, keys].
     `cells` (batch * heads * queries * keys * outputs) is the job's cost in the queue's account.
     `switches` names the graph's switches that are on; the others are off.
+    `padded`, where given, is how many queries and keys it is computed with: its tables are those of so many, `visible`
+    may be of either size, and `cells` counts the padding. Padded keys weigh nothing and padded rows are cut off.
     """
 
     graph: Graph
@@ -58,18 +62,31 @@ class Job:
     visible: Bool[np.ndarray, "#batch #heads queries keys"] | None
     cells: int
     switches: tuple[str, ...] = ()
+    padded: tuple[int, int] | None = None
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """The queries and keys of its run."""
+        return self.padded or (self.queries.shape[1], self.keys.shape[1])
+
+    @property
+    def masked(self) -> bool:
+        return self.visible is not None or (self.padded is not None and self.padded[1] > self.keys.shape[1])
 
     @property
     def key(self) -> BatchKey:
+        queries, keys = self.queries.shape[1:], self.keys.shape[1:]
+        if self.padded is not None:
+            queries, keys = (self.padded[0], *queries[1:]), (self.padded[1], *keys[1:])
         return BatchKey(
             self.graph.name,
             self.graph.digest,
             self.tables.key,
             self.outputs,
-            self.visible is not None,
+            self.masked,
             self.switches,
-            self.queries.shape[1:],
-            self.keys.shape[1:],
+            queries,
+            keys,
         )
 
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from service.engine.cost import Costs
 from service.engine.device import CPU
+from service.engine.gpu_policy import GpuPolicy
 from service.engine.job import Job
 
 
@@ -63,23 +64,5 @@ class CpuPolicy:
         return sum(map(self.costs.seconds, jobs)) <= self.inline_seconds
 
 
-@dataclass(frozen=True, slots=True)
-class DevicePolicy:
-    """For a device of its own: a run costs the event loop more than handing it over, and sharing always pays."""
-
-    costs: Costs = field(default_factory=Costs)
-    run_cells: int = 2**24
-    run_jobs: int = 64
-
-    def group(self, job: Job) -> Hashable:
-        return job.key
-
-    def joins(self, jobs: int, cells: int, job: Job) -> bool:
-        return jobs < self.run_jobs and cells + job.cells <= self.run_cells
-
-    def inline(self, jobs: Sequence[Job]) -> bool:
-        return False
-
-
 def policy_for(provider: str) -> Policy:
-    return CpuPolicy() if provider == CPU else DevicePolicy()
+    return CpuPolicy() if provider == CPU else GpuPolicy()

@@ -7,12 +7,20 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 import onnx
 
 SWITCH = "switch."
+HALF = "half."
+"""Before an output's name: the same in float16. What is too large for it becomes infinite."""
+
+
+def whole(output: str) -> str:
+    """The graph's own name of an output."""
+    return output.removeprefix(HALF)
 
 
 def prune(
     model: onnx.ModelProto, outputs: Iterable[str], masked: bool, switches: Container[str] = ()
 ) -> onnx.ModelProto:
-    """A model with these outputs only, and with the nodes, initializers and inputs they need.
+    """A model with these outputs only, and with the nodes, initializers and inputs they need. One that is asked for as
+    `half.<name>` is cast to float16, under that name.
 
     Conditions that are known now are resolved: every `Where(condition, a, b)` becomes `a` or `b`, and the input is
     gone. Without a mask `visible` is all true; `switch.<name>` is true for the names in `switches` and else false.
@@ -21,11 +29,11 @@ def prune(
     """
     wanted = list(outputs)
     available = [output.name for output in model.graph.output]
-    if missing := [name for name in wanted if name not in available]:
+    if missing := [whole(name) for name in wanted if whole(name) not in available]:
         raise ValueError(f"the graph has no output {', '.join(missing)}; it has {', '.join(available)}")
     known = {value.name: value.name.removeprefix(SWITCH) in switches for value in model.graph.input}
     known = {name: on for name, on in known.items() if name.startswith(SWITCH)} | ({} if masked else {"visible": True})
-    nodes = list(_resolved(model.graph.node, known, set(available)))
+    nodes = [*_resolved(model.graph.node, known, set(available)), *map(_cast, filter(_is_half, wanted))]
     kept, needed = _reachable(nodes, wanted)
     if needed.intersection(known) == {"visible"}:
         nodes = [*_everything(), *nodes]
@@ -42,8 +50,25 @@ def prune(
     graph.node.extend(kept)
     graph.initializer.extend(tensor for tensor in model.graph.initializer if tensor.name in needed)
     graph.input.extend(value for value in model.graph.input if value.name in needed)
-    graph.output.extend(model.graph.output[available.index(name)] for name in wanted)
+    graph.output.extend(_value(model.graph.output[available.index(whole(name))], name) for name in wanted)
     return pruned
+
+
+def _is_half(output: str) -> bool:
+    return output.startswith(HALF)
+
+
+def _cast(output: str) -> onnx.NodeProto:
+    return onnx.helper.make_node("Cast", [whole(output)], [output], to=onnx.TensorProto.FLOAT16)
+
+
+def _value(value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
+    if not _is_half(name):
+        return value
+    half = onnx.ValueInfoProto()
+    half.CopyFrom(value)
+    half.name, half.type.tensor_type.elem_type = name, onnx.TensorProto.FLOAT16
+    return half
 
 
 def _everything() -> Iterator[onnx.NodeProto]:

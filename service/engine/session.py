@@ -91,7 +91,7 @@ class Sessions:
 
     def ready(self, job: Job) -> bool:
         """Whether the session that this needs has been built."""
-        found = self._sessions.get(_key(job.graph, job.outputs, job.visible is not None, job.switches))
+        found = self._sessions.get(_key(job.graph, job.outputs, job.masked, job.switches))
         return found is not None and found.done()
 
     def positions(self, path: Path) -> Session:

@@ -9,8 +9,9 @@ import pytest
 from service.engine.batches import Batches, Entry, Limits
 from service.engine.cost import Costs, Rates
 from service.engine.device import CPU, CUDA
+from service.engine.gpu_policy import GpuPolicy
 from service.engine.job import Graph, Job, Tables
-from service.engine.policy import CpuPolicy, DevicePolicy, policy_for
+from service.engine.policy import CpuPolicy, policy_for
 from tests.service.engine.fakes import NOWHERE, job
 
 MEASURED = Rates(run=26e-6, input=5.4e-9, cell=5.3e-10, product=0)
@@ -71,8 +72,8 @@ def test_a_graph_that_turns_out_to_be_slow_leaves_the_event_loop() -> None:
 
 
 def test_a_device_of_its_own_is_never_waited_for_by_the_event_loop() -> None:
-    assert not DevicePolicy().inline([sized(1)])
-    assert isinstance(policy_for(CUDA), DevicePolicy)
+    assert not GpuPolicy().inline([sized(1)])
+    assert isinstance(policy_for(CUDA), GpuPolicy)
     assert isinstance(policy_for(CPU), CpuPolicy)
 
 
@@ -88,7 +89,7 @@ def test_jobs_that_differ_in_anything_the_graph_sees_are_of_different_groups() -
         job(1.0, tokens=3),
         replace(base, keys=job(tokens=3).keys),
     ]
-    for policy in (POLICY, DevicePolicy()):
+    for policy in (POLICY, GpuPolicy()):
         assert len({policy.group(one) for one in [base, *others]}) == len(others) + 1
 
 
