@@ -40,11 +40,12 @@ class Attention:
         asked = query.parse(scope["query_string"])
         exchange.encoding = self._label(asked.options, asked.options.encoding)
         accepted = media.negotiate(header(scope, b"accept"))
-        body.check_dtype(accepted, asked.dtype)
+        body.check_form(accepted, asked.dtype, asked.arrays)
         kind = media.media_type(header(scope, b"content-type"))
         content = await upload.read(scope, receive, self.settings.max_body_bytes, self.settings.body_seconds)
         input = await self._decode(kind, content)
-        if accepted == media.JSON:
+        lists = accepted == media.JSON and asked.arrays == "lists"
+        if lists:
             least = self._least_cells(input, asked.options)
             if least <= self.settings.request_cells:  # else no format helps, and scoring says so
                 self._check_cells(least)
@@ -53,12 +54,12 @@ class Attention:
         async with Leaving(receive):
             result = await self.scoring.score(input, asked.options, timings, deadline)
         computed = time.perf_counter()
-        if accepted == media.JSON:
+        if lists:
             self._check_cells(answer.cells(result))
         if accepted == media.PNG:
             pieces = [await asyncio.to_thread(lambda: figures.png(figures.of_attention(input, result), asked.zoom))]
         else:
-            pieces = await download.encode(accepted, result, asked.dtype)
+            pieces = await download.encode(accepted, result, asked.dtype, asked.arrays)
         timings.serialize = time.perf_counter() - computed
         exchange.timings = timings
         exchange.nonfinite = any(one.nonfinite_cells for one in result.results)
@@ -83,7 +84,8 @@ class Attention:
         if cells > limit:
             raise NotAcceptable(
                 f"the answer has {cells:,} numbers or more, too large for JSON (ATTENTION_JSON_CELLS is {limit:,}): "
-                f"ask for it with Accept: {' or '.join(media.BINARY)}, or for less with return=weights",
+                f"ask for it with Accept: {' or '.join(media.BINARY)}, with arrays=base64, or for less with "
+                "return=weights",
                 pointer="header:Accept",
                 limit=limit,
                 allowed=list(media.BINARY),

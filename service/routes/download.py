@@ -11,22 +11,24 @@ from starlette.types import Send
 
 from service.records import ScoringResult
 from service.wire import answer, body, media
-from service.wire.body import DType
+from service.wire.body import DType, Form
 
 THREADED = 1 << 18
-"""Numbers from which binary formats are written on a thread: checksums and float16 take milliseconds there."""
+"""Numbers from which binary formats and base64 are written on a thread: checksums and float16 take milliseconds."""
 TURN = 0.002
-"""Seconds of writing JSON after which others get their turn: orjson holds the interpreter, a thread would not help."""
+"""Seconds of writing lists after which others get their turn: orjson holds the interpreter, a thread would not help."""
 PIECE = 1 << 16
 
 
-async def encode(kind: str, result: ScoringResult, dtype: DType) -> list[Any]:
+async def encode(kind: str, result: ScoringResult, dtype: DType, form: Form = "lists") -> list[Any]:
     """The answer in pieces to be sent one after the other."""
-    if kind == media.JSON:
+    if kind == media.JSON and form == "lists":
         return await in_turns(body.encode(kind, result, dtype))
-    if answer.cells(result) > THREADED:
-        return joined_pieces(await asyncio.to_thread(body.encode, kind, result, dtype))
-    return joined_pieces(body.encode(kind, result, dtype))
+
+    def encoded() -> list[Any]:
+        return joined_pieces(body.encode(kind, result, dtype, form))
+
+    return await asyncio.to_thread(encoded) if answer.cells(result) > THREADED else encoded()
 
 
 async def send(send: Send, kind: str, pieces: list[Any]) -> None:
@@ -43,7 +45,7 @@ async def send(send: Send, kind: str, pieces: list[Any]) -> None:
     await send({"type": "http.response.body", "body": pieces[-1]})
 
 
-async def in_turns(parts: Iterable[bytes]) -> list[Any]:
+async def in_turns(parts: Iterable[bytes | memoryview]) -> list[Any]:
     collected, turn = [], time.perf_counter()
     for part in parts:
         collected.append(part)

@@ -11,12 +11,13 @@ from urllib.parse import parse_qsl
 
 from service.errors import InvalidInput, UnknownName
 from service.records import DEFAULT_RETURN, RETURNABLE, AttentionOptions
-from service.wire.body import DType
+from service.wire.body import DType, Form
 
 T = TypeVar("T")
 
-NAMES = ("encoding", "compare", "model", "heads", "key_heads", "causal", "return", "dtype", "zoom")
+NAMES = ("encoding", "compare", "model", "heads", "key_heads", "causal", "return", "dtype", "arrays", "zoom")
 DTYPES: tuple[DType, ...] = ("float32", "float16")
+FORMS: tuple[Form, ...] = ("lists", "base64")
 ZOOMS = (1, 2, 3, 4)
 MAX_LENGTH = 16_384
 CACHED_LENGTH = 512
@@ -26,6 +27,7 @@ CACHED_LENGTH = 512
 class Query:
     options: AttentionOptions
     dtype: DType = "float32"
+    arrays: Form = "lists"
     zoom: int = 1
 
 
@@ -84,7 +86,12 @@ def _parse(raw: bytes) -> Query:
         returns=_returns(given),
         scalars=scalars,
     )
-    return Query(options, one(given, "dtype", _dtype) or "float32", one(given, "zoom", zoom) or 1)
+    return Query(
+        options,
+        one(given, "dtype", _dtype) or "float32",
+        one(given, "arrays", _form) or "lists",
+        one(given, "zoom", zoom) or 1,
+    )
 
 
 def one(given: dict[str, list[str]], name: str, read: Callable[[str, str], T]) -> T | None:
@@ -145,6 +152,13 @@ def _dtype(name: str, value: str) -> DType:
         if value == dtype:
             return dtype
     raise UnknownName("dtype", value, DTYPES, pointer="query:dtype")
+
+
+def _form(name: str, value: str) -> Form:
+    for form in FORMS:
+        if value == form:
+            return form
+    raise UnknownName("value of arrays", value, FORMS, pointer="query:arrays")
 
 
 def several(given: dict[str, list[str]], name: str) -> tuple[str, ...]:

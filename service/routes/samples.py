@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from base64 import b64encode
 from typing import Any
 
 import numpy as np
@@ -34,12 +35,14 @@ def safetensors() -> bytes:
 
 def requests() -> dict[str, dict[str, Any]]:
     """JSON bodies by name, as OpenAPI examples; each works as it is, under the default encoding."""
+    base64 = {"base64": b64encode(array().data).decode(), "dtype": "float32", "shape": [4, 4]}
     return {
         "sentence": {"summary": "Four tokens", "value": {"embeddings": EMBEDDINGS, "tokens": TOKENS}},
         "positions": {
             "summary": "Tokens further apart, the last one hidden",
             "value": {"embeddings": EMBEDDINGS, "positions": [0, 10, 20, 30], "mask": [1, 1, 1, 0]},
         },
+        "base64": {"summary": "The same as base64", "value": {"embeddings": base64, "tokens": TOKENS}},
         "batch": {"summary": "A batch of two", "value": {"embeddings": [EMBEDDINGS, EMBEDDINGS[::-1]]}},
         "cross": {
             "summary": "One query against four keys",

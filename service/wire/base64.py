@@ -60,10 +60,10 @@ def decode(value: Mapping[str, Any], at: str) -> Array:
 
 
 def encode(values: Array) -> Iterator[bytes]:
-    """The object in pieces. The array must be C-contiguous."""
+    """The object in pieces, the characters as they leave the encoder."""
     dtype = values.dtype.newbyteorder("<")
     yield b'{"dtype":"%s","shape":%s,"base64":"' % (dtype.name.encode(), orjson.dumps(list(values.shape)))
-    content = values.astype(dtype, copy=False).reshape(-1).view(np.uint8).data
+    content = np.ascontiguousarray(values, dtype=dtype).reshape(-1).view(np.uint8).data
     for start in range(0, len(content), BLOCK):
         yield pybase64.b64encode(content[start : start + BLOCK])
     yield b'"}'

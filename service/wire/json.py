@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import orjson
-from jaxtyping import Float
 
 from service.errors import InvalidInput, MalformedBody, PayloadTooLarge
 from service.records import AttentionInput, EncodingResult, ScoringResult
@@ -21,6 +20,9 @@ from service.wire.pointer import pointer
 
 BLOCK = 1 << 16
 """Numbers encoded at a time: about 2 ms, after which others get their turn."""
+
+Piece = bytes | memoryview
+Write = Callable[[Array], Iterator[Piece]]
 
 MAX_LISTS = 1 << 20
 _CACHED = 1 << 18
@@ -101,50 +103,51 @@ def _array(value: Any, at: str, *, booleans: bool = False) -> Array:
     return numbers(value, at, booleans=booleans)
 
 
-def encode(result: ScoringResult) -> Iterator[bytes]:
-    """The answer in pieces, so that a large one can be encoded between other work. Non-finite numbers become null."""
+def encode(result: ScoringResult, write: Write) -> Iterator[Piece]:
+    """The answer in pieces, so that a large one can be encoded between other work. `write` encodes an array."""
     opening = orjson.dumps(answer.head(result))
     yield opening[:-1] + b',"results":['
     for i, one in enumerate(result.results):
         yield b"," if i else b""
-        yield from _encode_result(one)
+        yield from _encode_result(one, write)
     yield b'],"timings":' + orjson.dumps(answer.timings(result.timings)) + b"}"
 
 
-def _encode_result(one: EncodingResult) -> Iterator[bytes]:
+def _encode_result(one: EncodingResult, write: Write) -> Iterator[Piece]:
     yield orjson.dumps(answer.result_head(one), option=orjson.OPT_SERIALIZE_NUMPY)[:-1]
     for name in ("weights", "scores"):
         matrix = getattr(one, name)
         if matrix is not None:
             yield f',"{name}":'.encode()
-            yield from encode_array(matrix)
+            yield from write(matrix)
     if one.terms is not None:
         opening = b',"terms":{'
         for term, matrix in one.terms.items():
             yield opening + orjson.dumps(term) + b":"
-            yield from encode_array(matrix)
+            yield from write(matrix)
             opening = b","
         yield b"}" if one.terms else b',"terms":{}'
     if one.output is not None:
         yield b',"output":'
-        yield from encode_array(one.output)
+        yield from write(one.output)
     yield b',"nonfinite_cells":%d}' % one.nonfinite_cells
 
 
-def encode_array(values: Float[np.ndarray, "..."]) -> Iterator[bytes]:
-    """Nested lists in pieces of at most `BLOCK` numbers, unless one row is longer."""
+def encode_array(values: Array) -> Iterator[Piece]:
+    """Nested lists in pieces of at most `BLOCK` numbers, unless one row is longer. Non-finite numbers become null."""
     if values.size <= BLOCK or values.ndim == 1:
         yield orjson.dumps(np.ascontiguousarray(values), option=orjson.OPT_SERIALIZE_NUMPY)
         return
     rows = max(1, BLOCK * len(values) // values.size)
     yield b"["
     for start in range(0, len(values), rows):
+        if start:
+            yield b","
         if rows == 1:
-            yield b"," if start else b""
             yield from encode_array(values[start])
         else:
             block = orjson.dumps(np.ascontiguousarray(values[start : start + rows]), option=orjson.OPT_SERIALIZE_NUMPY)
-            yield (b"," if start else b"") + block[1:-1]
+            yield memoryview(block)[1:-1]
     yield b"]"
 
 

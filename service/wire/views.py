@@ -10,6 +10,7 @@ import orjson
 
 from service.views.records import PositionViews, View
 from service.wire import answer, json, media, npz, safetensors
+from service.wire.json import Piece
 
 
 def encode(kind: str, result: PositionViews) -> Iterator[Any]:
@@ -52,7 +53,7 @@ def _about(view: View) -> dict[str, Any]:
     return {"axes": list(view.axes), "shape": list(view.values.shape), "description": view.description}
 
 
-def _json(result: PositionViews) -> Iterator[bytes]:
+def _json(result: PositionViews) -> Iterator[Piece]:
     """Numbers that are not finite become null."""
     yield orjson.dumps(_head(result), option=orjson.OPT_SERIALIZE_NUMPY)[:-1]
     for name, views in (("views", result.views), ("tables", result.tables)):
@@ -62,7 +63,7 @@ def _json(result: PositionViews) -> Iterator[bytes]:
     yield b"," + orjson.dumps(_tail(result))[1:]
 
 
-def _members(views: Mapping[str, View]) -> Iterator[bytes]:
+def _members(views: Mapping[str, View]) -> Iterator[Piece]:
     opening = b""
     for name, view in views.items():
         yield opening + orjson.dumps(name) + b":" + orjson.dumps(_about(view))[:-1] + b',"values":'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 from typing import Any
@@ -16,9 +17,19 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from service.routes.query import NAMES as QUERY_NAMES
+from service.routes.samples import requests
 from service.wire import media
 from service.wire.members import NAMES
 from tests.service import counts, samples
+
+
+def written(array: np.ndarray) -> dict[str, Any]:
+    return {"base64": base64.b64encode(array.data).decode(), "dtype": array.dtype.name, "shape": list(array.shape)}
+
+
+def unpacked(one: dict[str, Any]) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(one["base64"]), one["dtype"]).reshape(one["shape"])
+
 
 ROWS = [[0.9, 0.1, -0.3, 0.4], [0.2, 0.8, 0.5, -0.1], [-0.4, 0.6, 0.7, 0.2]]
 
@@ -114,6 +125,58 @@ def test_float16_answers_are_half_as_large(client: TestClient) -> None:
     half = send(client, content, media.NPY, "dtype=float16", accept=media.SAFETENSORS)
     assert safetensors.numpy.load(half.content)["rope/weights"].dtype == np.float16
     assert len(half.content) < 0.6 * len(full.content)
+
+
+def test_base64_in_and_out_gives_the_same_numbers(client: TestClient) -> None:
+    query = "heads=2&return=weights,scores,terms,output&compare=t5&arrays="
+    (expected, answer) = (ask(client, query=query + form) for form in ("lists", "base64"))
+    coded = {"embeddings": written(np.array(ROWS, np.float32))}
+    assert ask(client, coded, query=query + "lists").json()["results"] == expected.json()["results"]
+    assert answer.headers["content-type"] == media.JSON
+    for one, other in zip(answer.json()["results"], expected.json()["results"], strict=True):
+        assert list(one) == list(other)
+        assert list(one["terms"]) == list(other["terms"])
+        pairs = [(one[name], other[name]) for name in ("weights", "scores", "output")]
+        for mine, theirs in [*pairs, *((one["terms"][name], other["terms"][name]) for name in one["terms"])]:
+            assert mine["dtype"] == "float32"
+            np.testing.assert_array_equal(unpacked(mine), np.array(theirs, np.float32))
+
+
+def test_base64_answers_may_be_float16_and_larger_than_lists(client: TestClient) -> None:
+    content = samples.npy(np.eye(200, dtype=np.float32))
+    assert send(client, content, media.NPY, "heads=2").status_code == 406
+    answer = send(client, content, media.NPY, "heads=2&arrays=base64&dtype=float16&encoding=none")
+    assert answer.status_code == 200, answer.text
+    weights = answer.json()["results"][0]["weights"]
+    assert (weights["dtype"], weights["shape"]) == ("float16", [2, 200, 200])
+    assert len(answer.content) < 2 * 2 * 200 * 200 * 2 * 1.4
+    np.testing.assert_allclose(unpacked(weights).sum(-1), 1, atol=0.02)
+
+
+def test_what_is_not_finite_is_so_in_base64_too(client: TestClient) -> None:
+    result = ask(client, {"embeddings": [[1e30] * 4] * 2}, query="encoding=none&return=scores&arrays=base64").json()
+    assert result["results"][0]["nonfinite_cells"] == 4
+    assert np.isinf(unpacked(result["results"][0]["scores"])).all()
+
+
+@pytest.mark.parametrize(
+    ("query", "accept", "pointer"),
+    [
+        ("arrays=base64", media.NPZ, "query:arrays"),
+        ("arrays=base64", media.PNG, "query:arrays"),
+        ("arrays=hex", media.JSON, "query:arrays"),
+        ("dtype=float16", media.JSON, "query:dtype"),
+        ("dtype=float16&arrays=lists", media.JSON, "query:dtype"),
+    ],
+)
+def test_forms_that_do_not_go_together_are_refused(client: TestClient, query: str, accept: str, pointer: str) -> None:
+    answer = ask(client, query=query, accept=accept)
+    assert (answer.status_code, answer.json()["pointer"]) == (422, pointer)
+
+
+@pytest.mark.parametrize("name", requests())
+def test_the_examples_of_the_documentation_work(client: TestClient, name: str) -> None:
+    assert ask(client, requests()[name]["value"]).status_code == 200
 
 
 def test_each_answer_says_where_its_time_went(client: TestClient) -> None:

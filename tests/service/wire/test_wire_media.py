@@ -70,7 +70,8 @@ def test_other_content_types_are_refused_with_those_that_are_read(content_type: 
 
 
 def test_float16_is_for_binary_answers_only() -> None:
-    body.check_dtype(media.NPZ, "float16")
-    body.check_dtype(media.JSON, "float32")
+    body.check_form(media.NPZ, "float16", "lists")
+    body.check_form(media.JSON, "float32", "lists")
+    body.check_form(media.JSON, "float16", "base64")
     with pytest.raises(InvalidInput, match=media.NPZ):
-        body.check_dtype(media.JSON, "float16")
+        body.check_form(media.JSON, "float16", "lists")
