@@ -42,7 +42,9 @@ class Settings(BaseSettings):
     max_body_bytes: Size = Field(_bytes(64 << 20), description="largest request body, also once unpacked")
     body_seconds: Seconds = Field(30.0, description="longest time a request body may take to arrive")
     json_cells: int = Field(
-        4 << 20, ge=1, description="most numbers in a JSON answer as lists; above it they must be asked for in base64 or binary"
+        4 << 20,
+        ge=1,
+        description="most numbers in a JSON answer as lists; above it they must be asked for in base64 or binary",
     )
     request_cells: int = Field(
         1 << 26, ge=1, description="most numbers one request may compute: batch x heads x queries x keys, all outputs"
