@@ -10,7 +10,12 @@ from models.encodings.encoding import Encoding, Heads, Positions, Scores, Tables
 
 BUCKETS = Size(default=32, minimum=4, maximum=4096, multiple=4)
 MAX_DISTANCE = Parameter(
-    "max_distance", "integer", "distances from here on share the last bucket", default=128, minimum=8, maximum=10**9
+    "max_distance",
+    "integer",
+    "distances from here on share the last bucket, at least those beyond half of one direction's buckets",
+    default=128,
+    minimum=8,
+    maximum=10**9,
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -25,14 +26,25 @@ def formula(case: Case) -> Answer:
     """
     k_r, q_r = _projected(case, "w_kr"), _projected(case, "w_qr")
     k = len(case.array("table")) // 2
+    buckets, max_position = case.parameters["buckets"], case.parameters["max_position"]
+
+    def bucket(r: float) -> float:
+        """make_log_bucket_position of version 2, in exact steps: how far along the logarithm the distance lies."""
+        half = buckets // 2
+        if not buckets or abs(r) <= half:
+            return r
+        along = math.log(abs(r) / half) / math.log((max_position - 1) / half) * (half - 1)
+        steps = round(along) if abs(along - round(along)) < 1e-9 else math.ceil(along)
+        return math.copysign(half + steps, r)
 
     def delta(i: float, j: float) -> int:
         """Equation 3."""
-        if i - j <= -k:
+        r = bucket(i - j)
+        if r <= -k:
             return 0
-        if i - j >= k:
+        if r >= k:
             return 2 * k - 1
-        return int(i - j) + k
+        return int(r) + k
 
     def terms(pair: Pair) -> dict[str, float]:
         scale = pair.scale(1 / math.sqrt(3 * len(pair.q)))
@@ -52,10 +64,21 @@ def _projected(case: Case, name: str) -> Callable[[int, int], Vector]:
 
     def projected(head: int, row: int) -> Vector:
         if (head, row) not in known:
-            known[head, row] = case.array(name)[head] @ case.array("table")[row]
+            known[head, row] = case.array(name)[head] @ _row(case, row)
         return known[head, row]
 
     return projected
+
+
+def _row(case: Case, row: int) -> Vector:
+    p: Vector = case.array("table")[row]
+    if not case.parameters["norm"]:
+        return p
+    mean = sum(p) / len(p)
+    variance = sum((one - mean) ** 2 for one in p) / len(p)
+    normal: Vector = (p - mean) / math.sqrt(variance + 1e-7)
+    moved: Vector = normal * case.array("norm_weight") + case.array("norm_bias")
+    return moved
 
 
 def deberta(case: Case) -> Answer:
@@ -81,15 +104,16 @@ def deberta(case: Case) -> Answer:
 
 
 def deberta_v2(case: Case) -> Answer:
-    """DisentangledSelfAttention of version 2, without its logarithmic buckets."""
+    """DisentangledSelfAttention of version 2, with or without its logarithmic buckets and its norm."""
+    buckets = case.parameters["buckets"]
     config = DebertaV2Config(
         hidden_size=case.width,
         num_attention_heads=case.heads,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
         relative_attention=True,
-        max_relative_positions=len(case.array("table")) // 2,
-        position_buckets=-1,
+        max_relative_positions=case.parameters["max_position"] if buckets else len(case.array("table")) // 2,
+        position_buckets=buckets or -1,
         pos_att_type=["c2p", "p2c"],
     )
     module = v2.DisentangledSelfAttention(config).eval()
@@ -98,7 +122,12 @@ def deberta_v2(case: Case) -> Answer:
     x = hf.hidden(case)
     with torch.no_grad():
         output, probabilities = module.double()(
-            x, hf.visible(case), True, None, v2.build_relative_position(x, x), hf.tensor(case.array("table"))
+            x,
+            hf.visible(case),
+            True,
+            None,
+            v2.build_relative_position(x, x, bucket_size=buckets or -1, max_position=config.max_relative_positions),
+            hf.tensor([_row(case, row) for row in range(len(case.array("table")))]),
         )
     return hf.answer(case, probabilities, output)
 
@@ -116,16 +145,36 @@ def _small(shape: Callable[[Sizes], tuple[int, ...]]) -> Callable[[np.random.Gen
 
 
 PROJECTIONS = {name: _small(lambda sizes: (sizes.heads, sizes.head_dim, sizes.width)) for name in ("w_kr", "w_qr")}
-ANYTHING = anything(PROJECTIONS, "future keys, either mask, both indices", head_dims=(1, 2, 3, 4, 6, 8, 16))
+BUCKETS = 16
+ANYTHING = anything(
+    {
+        **PROJECTIONS,
+        "buckets": lambda rng, _: int(rng.choice((0, 4, 10, BUCKETS))),
+        "max_position": lambda rng, _: int(rng.choice((24, 64, 512))),
+    },
+    "future keys, either mask, both indices; log buckets and norm, on and off",
+    head_dims=(1, 2, 3, 4, 6, 8, 16),
+)
 CONSECUTIVE = Domain(
     "self-attention, consecutive positions, either mask, the released index",
     self_attention=True,
     positions=("from 0", "offset", "negative"),
     head_dims=(1, 2, 3, 4, 6, 8, 16),
-    parameters={**PROJECTIONS, "p2c_index": "released"},
+    parameters={**PROJECTIONS, "p2c_index": "released", "buckets": 0, "norm": False},
+)
+VERSION_2 = replace(
+    CONSECUTIVE,
+    description="self-attention, consecutive positions, either mask; log buckets and norm, on and off",
+    parameters={
+        **PROJECTIONS,
+        "p2c_index": "released",
+        "buckets": lambda rng, _: int(rng.choice((0, BUCKETS))),
+        "table": lambda rng, sizes: rng.normal(size=(2 * BUCKETS, sizes.width)),
+        "max_position": lambda rng, _: int(rng.choice((24, 64, 512))),
+    },
 )
 ORACLES = (
     Oracle("formula, pair by pair", formula, ANYTHING, 200),
     Oracle("transformers DisentangledSelfAttention (deberta)", deberta, CONSECUTIVE, 60),
-    Oracle("transformers DisentangledSelfAttention (deberta-v2)", deberta_v2, CONSECUTIVE, 60),
+    Oracle("transformers DisentangledSelfAttention (deberta-v2)", deberta_v2, VERSION_2, 60),
 )
