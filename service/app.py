@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import onnxruntime
 from fastapi import FastAPI
@@ -94,14 +95,9 @@ def create_app(
     service.telemetry.expect(
         (*paths.all, *v2.METHODS, OTHER), (PATH, v2.INFER), [one.id for one in service.catalogue.encodings]
     )
-    app.add_middleware(
-        Observed,
-        telemetry=service.telemetry,
-        lifecycle=service.lifecycle,
-        endpoint=paths.template,
-        direct={("POST", PATH): attention},
-        doors={v2.PREFIX: open_inference},
-    )
+    observed = partial(Observed, telemetry=service.telemetry, lifecycle=service.lifecycle, endpoint=paths.template)
+    app.add_middleware(observed)
+    app.shortcut = observed(app.router, direct={("POST", PATH): attention}, doors={v2.PREFIX: open_inference})
     return app
 
 

@@ -15,8 +15,10 @@ from service.records import Timings
 Scope = MutableMapping[str, Any]
 
 _KEY = "attention.exchange"
+_HEADERS = "attention.headers"
 # Asking the system for randomness each time would let go of the interpreter each time.
 _PROCESS, _numbers = secrets.token_hex(6), itertools.count(1)
+_SERVER_TIMING = ", ".join(f"{stage};dur=%.3f" for stage in (*Timings.STAGES, "total"))
 _SANE = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 
 
@@ -48,6 +50,8 @@ class Exchange:
     @classmethod
     def begin(cls, scope: Scope, endpoint: str) -> Exchange:
         """Takes the client's own request id where it is a sane one."""
+        # Reversed: of headers that came twice the first one counts.
+        scope[_HEADERS] = dict(reversed(scope["headers"]))
         sent = header(scope, b"x-request-id")
         request_id = sent if sent is not None and _SANE.fullmatch(sent) else f"{_PROCESS}-{next(_numbers):06x}"
         scope[_KEY] = exchange = cls(request_id, endpoint)
@@ -56,16 +60,13 @@ class Exchange:
     @property
     def server_timing(self) -> str:
         """The `Server-Timing` header: milliseconds of each stage and of all, up to now."""
-        total = f"total;dur={(time.perf_counter() - self.began) * 1e3:.3f}"
+        total = 1e3 * (time.perf_counter() - self.began)
         if self.timings is None:
-            return total
-        stages = (f"{stage};dur={getattr(self.timings, stage) * 1e3:.3f}" for stage in Timings.STAGES)
-        return f"{', '.join(stages)}, {total}"
+            return f"total;dur={total:.3f}"
+        return _SERVER_TIMING % (*(1e3 * spent for spent in self.timings.stages), total)
 
 
 def header(scope: Scope, name: bytes) -> str | None:
-    """The first header of that (lower-case) name."""
-    for key, value in scope["headers"]:
-        if key == name:
-            return str(value, "latin-1")
-    return None
+    """The first header of that (lower-case) name. The scope is one that `Exchange.begin` has seen."""
+    value = scope[_HEADERS].get(name)
+    return None if value is None else str(value, "latin-1")

@@ -35,10 +35,8 @@ class Door(Protocol):
 
 
 class Observed:
-    """The outermost middleware. `endpoint` gives the route template of a path, for the metrics.
-
-    `direct` are endpoints, by method and path, that are called past the framework's own layers, which cost as much as a
-    small request takes to answer. So are `doors`, by the first part of their paths.
+    """Around `app`, or around what it serves itself: `direct`, endpoints by method and path, and `doors`, by the first
+    part of their paths. `endpoint` gives the route template of a path, for the metrics.
     """
 
     def __init__(
@@ -47,23 +45,33 @@ class Observed:
         telemetry: Telemetry,
         lifecycle: Lifecycle,
         endpoint: Callable[[str], str],
-        direct: Mapping[tuple[str, str], ASGIApp],
-        doors: Mapping[str, Door],
+        direct: Mapping[tuple[str, str], ASGIApp] | None = None,
+        doors: Mapping[str, Door] | None = None,
     ) -> None:
         self.app = app
-        self.direct = direct
-        self.doors = doors
+        self.direct = direct or {}
+        self.doors = doors or {}
         self.telemetry = telemetry
         self.lifecycle = lifecycle
         self.endpoint = endpoint
+
+    def serves(self, scope: Scope) -> bool:
+        """Whether this is a request for one of `direct` or `doors`."""
+        if scope["type"] != "http":
+            return False
+        return (scope["method"], scope["path"]) in self.direct or self._door(scope["path"]) is not None
+
+    def _door(self, path: str) -> Door | None:
+        return self.doors.get("/" + path[1:].partition("/")[0])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         path = scope["path"]
-        door = self.doors.get("/" + path[1:].partition("/")[0])
-        app = door or self.direct.get((scope["method"], path), self.app)
+        app = self.direct.get((scope["method"], path))
+        door = None if app is not None else self._door(path)
+        app = app or door or self.app
         exchange = Exchange.begin(scope, door.endpoint(path) if door is not None else self.endpoint(path))
         started = False
 

@@ -80,6 +80,11 @@ class Timings:
 
     STAGES: ClassVar[tuple[str, ...]] = ("decode", "queue", "batch_assembly", "compute", "postprocess", "serialize")
 
+    @property
+    def stages(self) -> tuple[float, float, float, float, float, float]:
+        """In the order of `STAGES`."""
+        return self.decode, self.queue, self.batch_assembly, self.compute, self.postprocess, self.serialize
+
 
 @dataclass(slots=True)
 class ScoringResult:

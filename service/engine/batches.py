@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 from service.engine.job import Job
 from service.engine.policy import Policy
+from service.engine.share import ALONE
 from service.errors import Overloaded, PayloadTooLarge
 
 
@@ -107,8 +108,12 @@ class Batches(Generic[E]):
         Raises Overloaded where they do not fit now, PayloadTooLarge where they would not fit into an empty queue
         either.
         """
-        limits, cells = self.limits, sum(entry.job.cells for entry in entries)
-        largest = max((entry.job.cells for entry in entries), default=0)
+        limits = self.limits
+        if len(entries) == 1:
+            cells = largest = entries[0].job.cells
+        else:
+            cells = sum(entry.job.cells for entry in entries)
+            largest = max((entry.job.cells for entry in entries), default=0)
         if largest > limits.job_cells:
             raise PayloadTooLarge(
                 f"one encoding's answer has {largest} cells (batch x heads x queries x keys x outputs), the limit is "
@@ -142,7 +147,10 @@ class Batches(Generic[E]):
         for entry in entries:
             entry.group = self._policy.group(entry.job)
             self._order[entry] = None
-            self._groups.setdefault(entry.group, OrderedDict())[entry] = None
+            group = self._groups.get(entry.group)
+            if group is None:
+                group = self._groups[entry.group] = OrderedDict()
+            group[entry] = None
             self._cells += entry.job.cells
 
     def remove(self, entries: Iterable[E]) -> list[E]:
@@ -170,12 +178,16 @@ class Batches(Generic[E]):
         return batch
 
     def _fill(self, batch: Batch[E], group: OrderedDict[E, None], now: float) -> None:
-        cells = 0
+        cells, share = 0, ALONE
         while group:
             entry = next(iter(group))
             if entry.late(now):
                 batch.expired.append(entry)
-            elif not batch.entries or self._policy.joins(len(batch.entries), cells, entry.job):
+            elif not batch.entries:
+                share = self._policy.share(entry.job)
+                batch.entries.append(entry)
+                cells = entry.job.cells
+            elif len(batch.entries) < share.jobs and cells + entry.job.cells <= share.cells:
                 batch.entries.append(entry)
                 cells += entry.job.cells
             else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -88,13 +88,12 @@ class Costs:
         scale = 1.0 if factor is None else factor.value
         return scale * rates.run, scale * (rates.input * inputs + rates.cell * cells + rates.product * products)
 
-    def record(self, jobs: Iterable[Job], seconds: float) -> None:
-        """These, of one batch, took so long in one run."""
-        run = rest = 0.0
-        for job in jobs:
-            run, more = self.split(job)
-            rest += more
-        self._factors.setdefault(_kind(job), Factor()).record(seconds / (run + rest))
+    def record(self, job: Job, cells: int, seconds: float) -> None:
+        """A run of such jobs, `cells` in all, took so long."""
+        run, each = self.split(job)
+        # Jobs that share a run differ in their batch at most, so what they add goes with their cells.
+        predicted = run + each * cells / job.cells
+        self._factors.setdefault(_kind(job), Factor()).record(seconds / predicted)
 
     def fit(self, jobs: Sequence[Job], seconds: Sequence[float]) -> None:
         """Starts from these runs; what each graph costs beside the model is learnt anew."""

@@ -308,11 +308,12 @@ class Engine:
         worked = [result for result in done.results if isinstance(result, JobResult)]
         if worked:
             self._failures = 0
-            jobs = [ticket.job for ticket in done.batch.entries]
+            entries = done.batch.entries
+            cells = sum(ticket.job.cells for ticket in entries)
             seconds = worked[0].compute + worked[0].batch_assembly
-            self._workers.batches.throughput.record(sum(job.cells for job in jobs), seconds)
-            if worked[0].batch_jobs == len(jobs):  # else it failed, and its members were run again
-                self._policy.costs.record(jobs, seconds)
+            self._workers.batches.throughput.record(cells, seconds)
+            if worked[0].batch_jobs == len(entries):  # else it failed, and its members were run again
+                self._policy.costs.record(entries[0].job, cells, seconds)
         elif done.results:
             self._failures += 1
             if self._failures >= self._failures_allowed and self._checking is None and self._suspended is None:

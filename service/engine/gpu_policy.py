@@ -9,6 +9,7 @@ from service.engine.buckets import Ladder
 from service.engine.cost import Costs
 from service.engine.job import Job
 from service.engine.pruning import HALF
+from service.engine.share import Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,8 @@ class GpuPolicy:
     def group(self, job: Job) -> Hashable:
         return job.key
 
-    def joins(self, jobs: int, cells: int, job: Job) -> bool:
-        return jobs < self.run_jobs and self._fits(cells + job.cells, job.outputs)
+    def share(self, job: Job) -> Share:
+        return Share(self.run_jobs, self._most_cells(job.outputs))
 
     def inline(self, jobs: Sequence[Job]) -> bool:
         """Never: a run would hold up the event loop for longer than handing it over does."""
@@ -45,9 +46,10 @@ class GpuPolicy:
         if lengths[0] is None or lengths[1] is None:
             return None
         cells = rows * heads * lengths[0] * lengths[1] * len(outputs)
-        return (lengths[0], lengths[1]) if self._fits(2 * cells, outputs) else None
+        return (lengths[0], lengths[1]) if 2 * cells <= self._most_cells(outputs) else None
 
-    def _fits(self, cells: int, outputs: Sequence[str]) -> bool:
-        scores = cells // len(outputs)
+    def _most_cells(self, outputs: Sequence[str]) -> int:
+        """Of a run of several jobs."""
         halves = sum(output.startswith(HALF) for output in outputs)
-        return scores <= self.run_scores and scores * (4 * len(outputs) - 2 * halves) <= self.run_bytes
+        scores = min(self.run_scores, self.run_bytes // (4 * len(outputs) - 2 * halves))
+        return scores * len(outputs)

@@ -10,6 +10,7 @@ from service.engine.cost import Costs
 from service.engine.device import CPU
 from service.engine.gpu_policy import GpuPolicy
 from service.engine.job import Job
+from service.engine.share import ALONE, Share
 
 
 class Policy(Protocol):
@@ -22,8 +23,8 @@ class Policy(Protocol):
     def group(self, job: Job) -> Hashable:
         """Only jobs of equal group may share a run. A policy that pads puts lengths of one bucket into one group."""
 
-    def joins(self, jobs: int, cells: int, job: Job) -> bool:
-        """Whether `job` may join a run that already has `jobs` (>= 1) jobs of its group, `cells` in all."""
+    def share(self, job: Job) -> Share:
+        """How large a run may become that `job` begins. It has that job whatever its size."""
 
     def inline(self, jobs: Sequence[Job]) -> bool:
         """Whether these, of one request, are so small that the event loop runs them itself."""
@@ -53,12 +54,13 @@ class CpuPolicy:
     def group(self, job: Job) -> Hashable:
         return job.key
 
-    def joins(self, jobs: int, cells: int, job: Job) -> bool:
-        if jobs >= self.run_jobs or cells + job.cells > self.run_cells:
-            return False
+    def share(self, job: Job) -> Share:
         run, each = self.costs.split(job)
+        if each > self.shared_share * run:
+            return ALONE
         # Jobs of one group differ in their batch at most, so what they add goes with their cells.
-        return each <= self.shared_share * run and run + each * (cells / job.cells + 1) <= self.run_seconds
+        cells = job.cells * (self.run_seconds - run) / each if each else self.run_cells
+        return Share(self.run_jobs, min(self.run_cells, int(cells)))
 
     def inline(self, jobs: Sequence[Job]) -> bool:
         return sum(map(self.costs.seconds, jobs)) <= self.inline_seconds

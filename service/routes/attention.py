@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass
 
 from starlette.types import Receive, Scope, Send
 
+from service.cache import Cache
 from service.errors import NotAcceptable, ServiceError
 from service.exchange import Exchange, header
 from service.lifecycle import Lifecycle
@@ -24,6 +26,16 @@ THREADED = 1 << 18
 """Bytes from which a body is read on a thread."""
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What query string and headers say of a request: the same for most requests of a client."""
+
+    query: query.Query
+    label: str
+    accepted: str
+    kind: str
+
+
 class Attention:
     """Who attends to whom, under one encoding or several."""
 
@@ -31,19 +43,18 @@ class Attention:
         self.scoring = scoring
         self.lifecycle = lifecycle
         self.settings = settings
+        self._asked: Cache[tuple[bytes, str | None, str | None], Asked] = Cache(1024)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange.of(scope)
         deadline = time.monotonic() + self.settings.deadline_seconds
         exchange.encoding = UNKNOWN
         self.lifecycle.check_open()
-        asked = query.parse(scope["query_string"])
-        exchange.encoding = self._label(asked.options, asked.options.encoding)
-        accepted = media.negotiate(header(scope, b"accept"))
-        body.check_form(accepted, asked.dtype, asked.arrays)
-        kind = media.media_type(header(scope, b"content-type"))
+        said = scope["query_string"], header(scope, b"accept"), header(scope, b"content-type")
+        known = self._asked.get(said) or self._read(exchange, *said)
+        exchange.encoding, asked, accepted = known.label, known.query, known.accepted
         content = await upload.read(scope, receive, self.settings.max_body_bytes, self.settings.body_seconds)
-        input = await self._decode(kind, content)
+        input = await self._decode(known.kind, content)
         lists = accepted == media.JSON and asked.arrays == "lists"
         if lists:
             least = self._least_cells(input, asked.options)
@@ -65,6 +76,16 @@ class Attention:
         exchange.nonfinite = any(one.nonfinite_cells for one in result.results)
         await download.send(send, accepted, pieces)
         timings.serialize = time.perf_counter() - computed
+
+    def _read(self, exchange: Exchange, raw: bytes, accept: str | None, content_type: str | None) -> Asked:
+        asked = query.parse(raw)
+        exchange.encoding = self._label(asked.options, asked.options.encoding)
+        accepted = media.negotiate(accept)
+        body.check_form(accepted, asked.dtype, asked.arrays)
+        known = Asked(asked, exchange.encoding, accepted, media.media_type(content_type))
+        if len(raw) + len(accept or "") + len(content_type or "") <= query.CACHED_LENGTH:
+            self._asked.put((raw, accept, content_type), known, 1)
+        return known
 
     async def _decode(self, kind: str, content: bytes | bytearray) -> AttentionInput:
         limit = self.settings.max_body_bytes

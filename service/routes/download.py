@@ -32,7 +32,7 @@ async def encode(kind: str, result: ScoringResult, dtype: DType, form: Form = "l
 
 
 async def send(send: Send, kind: str, pieces: list[Any]) -> None:
-    size = sum(memoryview(piece).nbytes for piece in pieces)
+    size = sum(map(_length, pieces))
     headers = [
         (b"content-type", kind.encode()),
         (b"content-length", str(size).encode()),
@@ -55,13 +55,20 @@ async def in_turns(parts: Iterable[bytes | memoryview]) -> list[Any]:
     return joined_pieces(collected)
 
 
+def _length(piece: Any) -> int:
+    return len(piece) if isinstance(piece, bytes) else memoryview(piece).nbytes
+
+
 def joined_pieces(parts: Iterable[Any]) -> list[Any]:
     """Small pieces joined to larger ones; large ones as they are."""
+    parts = list(parts)
+    if sum(map(_length, parts)) < PIECE:
+        return [b"".join(parts)]
     joined: list[Any] = []
     small: list[Any] = []
     size = 0
     for part in parts:
-        length = memoryview(part).nbytes
+        length = _length(part)
         if length < PIECE:
             small.append(part)
             size += length

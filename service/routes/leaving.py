@@ -9,7 +9,7 @@ from starlette.types import Receive
 
 from service.errors import ClientClosedRequest
 
-PATIENCE = 0.005
+PATIENCE = 0.02
 """Seconds before anybody looks whether the client is still there: most answers are ready by then."""
 
 

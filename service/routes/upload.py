@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator
+from typing import Any, cast
 
-from starlette.types import Receive, Scope
+from starlette.types import Message, Receive, Scope
 
 from service.errors import BodyTimeout, ClientClosedRequest, PayloadTooLarge, UnsupportedMediaType
 from service.exchange import Exchange, header
@@ -31,21 +33,40 @@ async def read(scope: Scope, receive: Receive, limit: int, seconds: float, *, co
         if header(scope, b"expect") is None:
             await _discard(exchange, receive)
         raise _too_large(f"{declared} bytes", limit)
+    message = _at_once(receive)
+    if message is not None and message["type"] == "http.request" and not message.get("more_body", False):
+        exchange.body_read = True
+        content: bytes = message.get("body", b"")
+        if len(content) > limit:
+            raise _too_large(f"{len(content)} bytes", limit)
+        return content
     try:
         async with asyncio.timeout(seconds):
-            return await _collect(exchange, receive, limit)
+            return await _collect(exchange, receive, limit, message)
     except TimeoutError:
         exchange.close = True
         raise BodyTimeout(f"the body did not arrive within {seconds:g} s", limit_seconds=seconds) from None
 
 
-async def _collect(exchange: Exchange, receive: Receive, limit: int) -> bytes | bytearray:
+def _at_once(receive: Receive) -> Message | None:
+    """What has arrived already, or None: most bodies come with their headers, and a timer costs more than a look."""
+    asked = receive().__await__()
+    try:
+        next(asked)
+    except StopIteration as arrived:
+        message: Message = arrived.value
+        return message
+    cast("Generator[Any, Any, Any]", asked).close()
+    return None
+
+
+async def _collect(exchange: Exchange, receive: Receive, limit: int, first: Message | None = None) -> bytes | bytearray:
     body: bytes | bytearray
-    body, more = await _next(receive)
+    body, more = _content(first or await receive())
     if more:
         body = bytearray(body)
         while more and len(body) <= limit:
-            part, more = await _next(receive)
+            part, more = _content(await receive())
             body += part
     exchange.body_read = not more
     if len(body) > limit:
@@ -55,8 +76,7 @@ async def _collect(exchange: Exchange, receive: Receive, limit: int) -> bytes | 
     return body
 
 
-async def _next(receive: Receive) -> tuple[bytes, bool]:
-    message = await receive()
+def _content(message: Message) -> tuple[bytes, bool]:
     if message["type"] == "http.disconnect":
         raise ClientClosedRequest("the client left while it sent its body")
     return message.get("body", b""), message.get("more_body", False)
@@ -68,7 +88,7 @@ async def _discard(exchange: Exchange, receive: Receive) -> None:
     try:
         async with asyncio.timeout(DISCARD_SECONDS):
             while more and left > 0:
-                part, more = await _next(receive)
+                part, more = _content(await receive())
                 left -= len(part)
     except TimeoutError:
         more = True

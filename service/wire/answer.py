@@ -51,6 +51,16 @@ def timings(spent: Timings) -> dict[str, float | int]:
     return {**stages, "batch_jobs": spent.batch_jobs}
 
 
+_TIMINGS = ",".join(f'"{stage}_ms":%.3f' for stage in Timings.STAGES if stage != "serialize") + ',"batch_jobs":%d'
+
+
+def timings_text(spent: Timings) -> str:
+    """The same as JSON, written faster."""
+    decode, queue, batch_assembly, compute, postprocess, _ = spent.stages
+    milliseconds = 1e3 * decode, 1e3 * queue, 1e3 * batch_assembly, 1e3 * compute, 1e3 * postprocess
+    return "{" + _TIMINGS % (*milliseconds, spent.batch_jobs) + "}"
+
+
 def metadata(result: ScoringResult, dtype: str) -> bytes:
     """JSON: all that the binary formats say beside their arrays."""
     return orjson.dumps(
@@ -58,7 +68,7 @@ def metadata(result: ScoringResult, dtype: str) -> bytes:
             **head(result),
             "dtype": dtype,
             "results": [{**result_head(one), "nonfinite_cells": one.nonfinite_cells} for one in result.results],
-            "timings": timings(result.timings),
+            "timings": orjson.Fragment(timings_text(result.timings)),
         },
         option=orjson.OPT_SERIALIZE_NUMPY,
     )

@@ -36,14 +36,13 @@ def embeddings(array: Array, at: str) -> Float[np.ndarray, "*batch tokens width"
             pointer=at,
             shape=list(array.shape),
         )
-    axes = ("batch", "tokens", "width")[3 - array.ndim :]
-    for axis, size in zip(axes, array.shape, strict=True):
-        if size == 0:
-            raise InvalidInput(
-                f"{at} is empty: its shape {list(array.shape)} has no {axis}; at least 1 is needed",
-                pointer=at,
-                shape=list(array.shape),
-            )
+    if 0 in array.shape:
+        axis = ("batch", "tokens", "width")[3 - array.ndim :][array.shape.index(0)]
+        raise InvalidInput(
+            f"{at} is empty: its shape {list(array.shape)} has no {axis}; at least 1 is needed",
+            pointer=at,
+            shape=list(array.shape),
+        )
     return _float32(array, at)
 
 
@@ -97,8 +96,11 @@ def _check_numeric(array: Array, at: str) -> None:
 
 
 def _float32(array: Array, at: str) -> Float[np.ndarray, "..."]:
-    with np.errstate(over="ignore"):
-        result = np.asarray(array, dtype=np.float32, order="C")
+    if array.dtype == np.float32 and array.flags.c_contiguous:
+        result = array
+    else:
+        with np.errstate(over="ignore"):
+            result = np.asarray(array, dtype=np.float32, order="C")
     _check_finite(result, array, at)
     return result
 

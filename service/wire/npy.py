@@ -14,14 +14,13 @@ from service.errors import MalformedBody
 from service.records import AttentionInput
 from service.wire import arrays, media
 from service.wire.arrays import Array
-from service.wire.members import Members, assemble
 
 MAX_HEADER = 10_000
 
 
 def decode(body: bytes | bytearray) -> AttentionInput:
     """The array is `embeddings`. Raises MalformedBody, InvalidInput."""
-    return assemble(Members({"embeddings": read(body, "/embeddings")}))
+    return AttentionInput(embeddings=arrays.embeddings(read(body, "/embeddings"), "/embeddings"))
 
 
 def read(body: bytes | bytearray | memoryview, at: str, *, claimed: str = media.NPY) -> Array:

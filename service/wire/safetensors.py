@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import numpy as np
 import orjson
 import safetensors
 
+from service.cache import Cache
 from service.errors import InvalidInput, MalformedBody
 from service.records import AttentionInput, ScoringResult
 from service.wire import answer, media
@@ -62,25 +63,60 @@ def _array(tensor: dict[str, Any], at: str) -> Array:
     return np.frombuffer(data, dtype=_DTYPES[dtype]).reshape(shape)
 
 
+class _Heads:
+    """The headers of answers that were planned alike: they differ in their timings only."""
+
+    def __init__(self) -> None:
+        self._known: Cache[tuple[Hashable, str], tuple[bytes, bytes]] = Cache(1024)
+
+    def head(self, result: ScoringResult, dtype: str) -> bytes:
+        """The header of an answer whose arrays are packed in their order."""
+        timings = answer.timings_text(result.timings).replace('"', '\\"').encode()
+        if result.plan is None or result.tokens is not None or any(one.nonfinite_cells for one in result.results):
+            return _head(answer.metadata(result, dtype), answer.arrays(result))
+        known = self._known.get((result.plan, dtype))
+        if known is None:
+            text = _head(answer.metadata(result, dtype), answer.arrays(result))
+            before, found, after = text.rstrip(b" ").partition(timings)
+            if found and timings not in after:
+                self._known.put((result.plan, dtype), (before, after), 1)
+            return text
+        return _padded(known[0] + timings + known[1])
+
+
+_HEADS = _Heads()
+
+
 def encode(result: ScoringResult, dtype: str) -> list[Any]:
     """Header and arrays; the pieces of the numbers are views of the result's own arrays."""
-    return pack(answer.metadata(result, dtype), answer.arrays(result))
+    head = _HEADS.head(result, dtype)
+    return [len(head).to_bytes(8, "little") + head, *(_bytes(array) for _, array in answer.arrays(result))]
 
 
 def pack(metadata: bytes, arrays: Iterable[tuple[str, Array]]) -> list[Any]:
     """C-contiguous arrays by name, and JSON about them, in pieces."""
+    named = list(arrays)
+    head = _head(metadata, named)
+    return [len(head).to_bytes(8, "little") + head, *(_bytes(array) for _, array in named)]
+
+
+def _head(metadata: bytes, arrays: Iterable[tuple[str, Array]]) -> bytes:
     header: dict[str, Any] = {"__metadata__": {answer.METADATA: metadata.decode()}}
-    pieces: list[Any] = []
     offset = 0
     for name, array in arrays:
-        little = array if sys.byteorder == "little" else array.astype(array.dtype.newbyteorder("<"))
         header[name] = {
             "dtype": _NAMES[array.dtype.name],
             "shape": list(array.shape),
             "data_offsets": [offset, offset + array.nbytes],
         }
         offset += array.nbytes
-        pieces.append(little.data.cast("B"))
-    text = orjson.dumps(header)
-    text += b" " * (-len(text) % 8)
-    return [len(text).to_bytes(8, "little") + text, *pieces]
+    return _padded(orjson.dumps(header))
+
+
+def _padded(text: bytes) -> bytes:
+    return text + b" " * (-len(text) % 8)
+
+
+def _bytes(array: Array) -> memoryview:
+    little = array if sys.byteorder == "little" else array.astype(array.dtype.newbyteorder("<"))
+    return little.data.cast("B")

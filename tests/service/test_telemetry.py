@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import gc
+
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from service.board import Board
 from service.exchange import Exchange
 from service.records import Timings
 from service.telemetry import SECONDS, SessionLabels, Telemetry
@@ -57,6 +60,75 @@ def test_gauges_look_when_they_are_read(telemetry: Telemetry) -> None:
     queue[0] = 0
     assert values(telemetry)["attention_queue_requests", ()] == 0
     assert values(telemetry)["attention_ready", ()] == 1
+
+
+def of_two() -> tuple[Telemetry, Board]:
+    """Two processes, of which this is the first."""
+    board = Board(2)
+    telemetry = Telemetry(CollectorRegistry(), board)
+    telemetry.expect(["/attention"], ["/attention"], ["rope"])
+    telemetry.watch(queued=lambda: 2, inflight=lambda: 3, ready=lambda: 1)
+    telemetry.enter(0)
+    return telemetry, board
+
+
+def test_the_metrics_are_those_of_all_processes() -> None:
+    telemetry, _ = of_two()
+    exchange = Exchange("id", "/attention", encoding="rope", status=200, timings=Timings(compute=0.003))
+    for process in (1, 0, 0):
+        telemetry.enter(process)
+        telemetry.finished(exchange, 0.0065)
+        telemetry.batch_started("identity.rope", 4, "idle")
+    found = values(telemetry)
+    labels = (("encoding", "rope"), ("endpoint", "/attention"))
+    assert found["attention_requests_total", (*labels, ("status", "200"))] == 3
+    assert found["attention_request_duration_seconds_count", labels] == 3
+    assert found["attention_request_duration_seconds_bucket", (*labels, ("le", "0.005"))] == 0
+    assert found["attention_request_duration_seconds_bucket", (*labels, ("le", "0.01"))] == 3
+    assert found["attention_stage_duration_seconds_sum", (("stage", "compute"),)] == pytest.approx(0.009)
+    assert found["attention_batches_total", ()] == 3
+    assert found["attention_batch_requests_sum", ()] == 12
+    assert found["attention_queue_requests", ()] == 4
+    assert found["attention_inflight_requests", ()] == 6
+    assert found["attention_ready", ()] == 1
+    assert found["attention_processes", (("state", "ready"),)] == 2
+
+
+def test_a_dead_process_has_no_present_but_its_counts_stay() -> None:
+    telemetry, _ = of_two()
+    telemetry.enter(1)
+    telemetry.finished(Exchange("id", "/attention", encoding="rope", status=200), 0.0065)
+    telemetry.enter(0)
+    before = values(telemetry)
+    telemetry.forget(1)
+    after = values(telemetry)
+    assert counts.changes({}, after, "attention_requests_total") == {("rope", "/attention", "200"): 1}
+    assert after["attention_queue_requests", ()] == 2
+    assert after["attention_processes", (("state", "ready"),)] == 1
+    assert after["attention_processes", (("state", "not_ready"),)] == 1
+    assert after["attention_ready", ()] == 1
+    assert after["attention_process_resident_bytes", (("process", "1"),)] == 0
+    assert after["attention_process_resident_bytes", (("process", "0"),)] > 1 << 20
+    assert after["process_start_time_seconds", ()] > 0
+    assert after["process_cpu_seconds_total", ()] >= before["process_cpu_seconds_total", ()] > 0
+
+
+def test_time_and_collections_go_on_from_where_the_process_before_ended() -> None:
+    telemetry, _ = of_two()
+    for _ in range(3):
+        telemetry.enter(1)
+        gc.collect()
+        telemetry.publish()
+    telemetry.enter(0)
+    collections = values(telemetry)["python_gc_collections_total", (("generation", "2"),)]
+    gc.collect()
+    assert values(telemetry)["python_gc_collections_total", (("generation", "2"),)] == collections + 1
+    assert 3 <= collections < gc.get_stats()[2]["collections"] + 3
+
+
+def test_a_request_to_nowhere_known_is_counted_as_other(telemetry: Telemetry) -> None:
+    telemetry.finished(Exchange("id", "/attention", encoding="made up", status=418), 0.001)
+    assert counts.changes({}, values(telemetry), "attention_requests_total") == {("", "other", "500"): 1}
 
 
 def test_what_is_served_is_stated_with_where_it_computes(telemetry: Telemetry) -> None:

@@ -97,7 +97,8 @@ class QueueMachine(RuleBasedStateMachine):
             if batch.trigger == "idle":
                 assert taken == alike
             elif not alike[len(taken)].late(self.now):
-                assert not POLICY.joins(len(taken), cost(taken), alike[len(taken)].job)
+                jobs, cells = POLICY.share(taken[0].job)
+                assert len(taken) == jobs or cost(taken) + alike[len(taken)].job.cells > cells
         self._leave(taken + late)
 
     @rule()

@@ -43,9 +43,9 @@ def test_no_rate_is_negative_however_noisy_the_runs(true: Rates, noise: list[flo
 def test_a_graph_is_judged_by_its_own_runs() -> None:
     costs, job = Costs(), sized(1, 32, 4, 16)
     before = costs.seconds(job)
-    costs.record([job], 1.0)  # the session was built
+    costs.record(job, job.cells, 1.0)  # the session was built
     assert costs.seconds(job) == before
-    costs.record([job], 3 * before)
+    costs.record(job, job.cells, 3 * before)
     assert costs.seconds(job) == pytest.approx(3 * before)
     assert costs.seconds(sized(1, 32, 4, 16, ("weights", "scores"))) < 2 * before, "other outputs are another graph"
 
@@ -54,13 +54,13 @@ def test_a_run_that_lost_its_core_counts_for_little() -> None:
     costs, job = Costs(), sized(1, 32, 4, 16)
     seconds = costs.seconds(job)
     for _ in range(50):
-        costs.record([job], seconds)
-    costs.record([job], 1000 * seconds)
+        costs.record(job, job.cells, seconds)
+    costs.record(job, job.cells, 1000 * seconds)
     assert costs.seconds(job) < 1.3 * seconds
 
 
 def test_a_batch_costs_its_run_once() -> None:
     costs, job = Costs(Rates(run=1.0, input=0, cell=0, product=0)), sized(1, 32, 4, 16)
     for _ in range(3):
-        costs.record([job] * 10, 1.0)
+        costs.record(job, 10 * job.cells, 1.0)
     assert costs.seconds(job) == pytest.approx(1.0)

@@ -66,7 +66,7 @@ def test_the_event_loop_runs_small_requests_and_no_large_ones() -> None:
 def test_a_graph_that_turns_out_to_be_slow_leaves_the_event_loop() -> None:
     policy, one = CpuPolicy(Costs(MEASURED)), sized(32)
     for _ in range(3):
-        policy.costs.record([one], 0.01)
+        policy.costs.record(one, one.cells, 0.01)
     assert not policy.inline([one])
     assert policy.inline([replace(one, graph=Graph("identity.other", Path("other.onnx"), "1"))])
 
