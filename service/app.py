@@ -62,7 +62,7 @@ def create_app(
     where a model fails.
     """
     if sessions is None:
-        sessions = Sessions(settings.device)
+        sessions = Sessions(settings.device, cuda_graphs=settings.cuda_graphs)
     service = _assemble(settings, sessions, registry or CollectorRegistry())
     app = openapi.Application(service.catalogue, settings, lifespan=_lifespan)
     app.state.service = service

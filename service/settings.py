@@ -35,6 +35,7 @@ class Settings(BaseSettings):
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="auto is cuda where a GPU works, else cpu; cuda that does not work is an error, never cpu"
     )
+    cuda_graphs: bool = Field(False, description="capture runs that recur on a GPU as CUDA graphs, and replay them")
     workers: int = Field(0, ge=0, le=256, description="threads that compute; 0 is one for each usable core")
     models: Annotated[tuple[Path, ...], NoDecode] = Field(
         (EXPORTED,), min_length=1, description=f"folders of exported models, separated by {os.pathsep!r}"

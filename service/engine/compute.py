@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from service.engine.assembly import assemble, cut
+from service.engine.assembly import Empty, assemble, cut
 from service.engine.job import Graph, Job, JobResult
 from service.engine.observer import EngineObserver, tell
 from service.errors import ModelFailed
@@ -42,6 +42,7 @@ class Compute:
 
     def __init__(self, runner: Runner, observer: EngineObserver, clock: Callable[[], float]) -> None:
         self._runner = runner
+        self._empty: Empty = getattr(runner, "empty", np.empty)
         self._observer = observer
         self._clock = clock
 
@@ -64,7 +65,7 @@ class Compute:
         tell(self._observer.batch_started, first.graph.name, len(jobs), trigger)
         try:
             began = self._clock()
-            feeds = assemble(jobs)
+            feeds = assemble(jobs, self._empty)
             assembled = self._clock()
             outputs = self._runner.run(first.graph, first.outputs, first.masked, feeds, first.switches)
             compute = self._clock() - assembled

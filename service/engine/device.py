@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import io
 import os
 from contextlib import redirect_stdout, suppress
@@ -16,6 +17,8 @@ from onnx import TensorProto, helper
 
 Device = Literal["auto", "cpu", "cuda"]
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+NO_GRAPH = -1
+"""onnxruntime's number for a run that neither captures a CUDA graph nor replays one."""
 
 
 class DeviceError(RuntimeError):
@@ -62,9 +65,7 @@ def cuda_problem(cuda: Provider) -> str | None:
         return f"the NVIDIA driver is missing: {error}"
     if code := driver.cuInit(0):
         return f"the NVIDIA driver finds no usable GPU: {_cuda_error(driver, code)}"
-    # Prints, and does not raise, where the libraries are not installed as wheels.
-    with redirect_stdout(io.StringIO()), suppress(Exception):
-        onnxruntime.preload_dlls()
+    _load_libraries()
     try:
         session = onnxruntime.InferenceSession(_smallest(), quiet_options(), cuda.chain, enable_fallback=0)
         if session.get_providers()[0] == CUDA:
@@ -76,6 +77,19 @@ def cuda_problem(cuda: Provider) -> str | None:
     return _missing_library() or reason
 
 
+def _load_libraries() -> None:
+    """Loads CUDA's libraries from their wheels. onnxruntime looks for those beside itself only, but they may lie
+    elsewhere on the path.
+    """
+    version = (getattr(onnxruntime, "cuda_version", None) or "").partition(".")[0]
+    wheels = importlib.util.find_spec("nvidia")
+    places = [Path(place) / f"cu{version}" / "lib" for place in (wheels and wheels.submodule_search_locations) or ()]
+    for directory in (*(str(place) for place in places if place.is_dir()), None):
+        # Prints, and does not raise, where the libraries are not installed as wheels.
+        with redirect_stdout(io.StringIO()), suppress(Exception):
+            onnxruntime.preload_dlls(directory=directory)
+
+
 def _missing_library() -> str | None:
     try:
         ctypes.CDLL(str(Path(onnxruntime.__file__).parent / "capi" / "libonnxruntime_providers_cuda.so"))
@@ -84,6 +98,13 @@ def _missing_library() -> str | None:
         if "cannot open shared object file" in str(error):
             return f"a CUDA library is missing: {error}"
     return None
+
+
+def graph_options(graph: int) -> Any:
+    """Options of a run that captures or replays the CUDA graph of this number."""
+    options = onnxruntime.RunOptions()
+    options.add_run_config_entry("gpu_graph_id", str(graph))
+    return options
 
 
 def quiet_options() -> Any:

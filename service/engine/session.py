@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
 
-from service.engine.device import CPU, Device, Provider, choose, quiet_options
+from service.engine.assembly import Empty
+from service.engine.binding import Binding
+from service.engine.cuda_memory import CudaError, CudaMemory
+from service.engine.device import CPU, CUDA, NO_GRAPH, Device, Provider, choose, graph_options, quiet_options
 from service.engine.job import Graph, Job
+from service.engine.memory import Memory
 from service.engine.pruning import prune
+
+logger = logging.getLogger(__name__)
 
 
 class Session:
-    """A graph ready to run, from many threads at once. `inputs` are those it needs; `run` may be given more."""
+    """A graph ready to run, from many threads at once. `inputs` are those it needs; `run` may be given more.
 
-    def __init__(self, model: bytes | Path, provider: Provider, threads: int = 1) -> None:
+    `native` is onnxruntime's own session, `options` are those of its runs. With `graphs` its runs may be captured as
+    CUDA graphs: RuntimeError where a part of it would be run by the CPU.
+    """
+
+    def __init__(self, model: bytes | Path, provider: Provider, threads: int = 1, *, graphs: bool = False) -> None:
+        self.graphs = graphs
+        # Without options, every run would be captured, and replayed with inputs that have gone.
+        self.options = graph_options(NO_GRAPH) if graphs else None
+        if graphs:
+            provider = replace(provider, options={**provider.options, "enable_cuda_graph": "1"})
         options = quiet_options()
         # Parallel runs scale better than parallel operators, and idle threads that spin would take the cores from them.
         options.intra_op_num_threads = threads
@@ -32,24 +50,30 @@ class Session:
         options.add_session_config_entry("session.use_env_allocators", "1")
         source = model if isinstance(model, bytes) else str(model)
         # No fallback: onnxruntime would otherwise move to the CPU in silence.
-        self._session = onnxruntime.InferenceSession(source, options, provider.chain, enable_fallback=0)
-        self.provider: str = self._session.get_providers()[0]
+        self.native: Any = onnxruntime.InferenceSession(source, options, provider.chain, enable_fallback=0)
+        self.provider: str = self.native.get_providers()[0]
         if self.provider != provider.name:
             raise RuntimeError(f"onnxruntime chose {self.provider} where {provider.name} was asked for")
-        self.inputs = tuple(value.name for value in self._session.get_inputs())
-        self.outputs = tuple(value.name for value in self._session.get_outputs())
+        self.inputs = tuple(value.name for value in self.native.get_inputs())
+        self.outputs = tuple(value.name for value in self.native.get_outputs())
         # onnxruntime keeps the file's bytes and a copy of the weights laid out for its kernels; the rest was measured.
         self.bytes = 2 * (len(model) if isinstance(model, bytes) else model.stat().st_size) + 250_000
 
     def run(self, output_names: Sequence[str], feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """These outputs. Raises ValueError naming the inputs that are missing; onnxruntime's own exceptions else."""
+        needed = self.needed(feeds)
+        results: list[np.ndarray] = self.native.run(
+            output_names, dict(zip(self.inputs, needed, strict=True)), self.options
+        )
+        return results
+
+    def needed(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """The inputs, in the graph's order. Raises ValueError naming those that are missing."""
         try:
-            needed = {name: feeds[name] for name in self.inputs}
+            return [feeds[name] for name in self.inputs]
         except KeyError:
             missing = [name for name in self.inputs if name not in feeds]
             raise ValueError(f"the graph also needs {', '.join(missing)}; given: {', '.join(feeds)}") from None
-        results: list[np.ndarray] = self._session.run(output_names, needed)
-        return results
 
 
 class Sessions:
@@ -60,10 +84,26 @@ class Sessions:
     another graph.
     """
 
-    def __init__(self, device: Device = "auto", *, threads: int = 1, capacity: int = 512 << 20) -> None:
-        """Raises DeviceError where `device` is cuda and CUDA does not work."""
+    def __init__(
+        self,
+        device: Device = "auto",
+        *,
+        threads: int = 1,
+        capacity: int = 512 << 20,
+        memory: Memory | None = None,
+        cuda_graphs: bool = False,
+    ) -> None:
+        """On CUDA, inputs and outputs are bound to its memory; `memory` is bound to instead, on any device. With
+        `cuda_graphs`, runs that recur are captured and replayed.
+
+        Raises DeviceError where `device` is cuda and CUDA does not work.
+        """
         _share_allocator()
         self._provider = choose(device)
+        if memory is None and self._provider.name == CUDA:
+            memory = _cuda_memory()
+        self._binding = None if memory is None else Binding(memory)
+        self._graphs = cuda_graphs and self._binding is not None
         self._threads = threads
         self._capacity = capacity
         self._lock = threading.Lock()
@@ -82,7 +122,14 @@ class Sessions:
         switches: tuple[str, ...] = (),
     ) -> dict[str, np.ndarray]:
         """These outputs of the graph. Feeds it does not need are ignored."""
-        return dict(zip(outputs, self.session(graph, outputs, masked, switches).run(outputs, feeds), strict=True))
+        session = self.session(graph, outputs, masked, switches)
+        results = session.run(outputs, feeds) if self._binding is None else self._binding.run(session, feeds)
+        return dict(zip(outputs, results, strict=True))
+
+    @property
+    def empty(self) -> Empty:
+        """Makes arrays that the device reads fastest."""
+        return np.empty if self._binding is None else self._binding.pool.empty
 
     def session(self, graph: Graph, outputs: tuple[str, ...], masked: bool, switches: tuple[str, ...] = ()) -> Session:
         """The session for this, built now if need be. A build that fails is tried again the next time."""
@@ -120,8 +167,13 @@ class Sessions:
         return len(self._sessions)
 
     def _pruned(self, graph: Graph, outputs: tuple[str, ...], masked: bool, switches: tuple[str, ...]) -> Session:
-        model = prune(onnx.load(graph.path), outputs, masked, switches)
-        return Session(model.SerializeToString(), self._provider, self._threads)
+        model = prune(onnx.load(graph.path), outputs, masked, switches).SerializeToString()
+        if self._graphs:
+            try:
+                return Session(model, self._provider, self._threads, graphs=True)
+            except Exception as error:  # onnxruntime's errors share no other base
+                logger.info("%s runs without CUDA graphs: %s", graph.name, error)
+        return Session(model, self._provider, self._threads)
 
     def _get(self, key: tuple[Hashable, ...], build: Callable[[], Session]) -> Session:
         with self._lock:
@@ -156,6 +208,14 @@ class Sessions:
 
 def _key(graph: Graph, outputs: tuple[str, ...], masked: bool, switches: tuple[str, ...]) -> tuple[Hashable, ...]:
     return graph.name, graph.digest, outputs, masked, switches
+
+
+def _cuda_memory() -> Memory | None:
+    try:
+        return CudaMemory()
+    except CudaError as error:
+        logger.warning("inputs and outputs are not bound to the device's memory: %s", error)
+        return None
 
 
 @cache

@@ -1,4 +1,4 @@
-"""What a GPU pads, computed on the CPU: `GpuPolicy` is forced, all else is as it is served."""
+"""What a GPU pads, computed on the CPU: `GpuPolicy`, bound memory and the numbers of CUDA graphs are forced upon it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from service.catalogue import Catalogue
-from service.engine.assembly import assemble
+from service.engine.assembly import Empty, assemble
 from service.engine.engine import Engine
 from service.engine.gpu_policy import GpuPolicy
 from service.engine.job import Graph, Job, JobResult
+from service.engine.memory import HostMemory
 from service.engine.session import Sessions
 from service.padding import continued
 from service.positions import Positions
@@ -53,6 +54,10 @@ class Held:
     @property
     def provider(self) -> str:
         return self.sessions.provider
+
+    @property
+    def empty(self) -> Empty:
+        return self.sessions.empty
 
     def ready(self, job: Job) -> bool:
         return True
@@ -104,7 +109,7 @@ class Served:
 def served() -> Iterator[Served]:
     sessions, policy = Sessions("cpu"), GpuPolicy()
     with asyncio.Runner() as runner:
-        device = Held(sessions)
+        device = Held(Sessions("cpu", memory=HostMemory(), cuda_graphs=True))
         engine = Engine(device, policy=policy, workers=1)
         plain = Engine(sessions, workers=1)
         runner.run(engine.start())
