@@ -13,6 +13,8 @@ from rich.table import Table
 
 from models.encodings import ENCODINGS
 from models.export import Exported, export_family
+from models.export_analysis import FOLDER as ANALYSIS
+from models.export_analysis import ExportedAnalysis, export_analyses
 from models.family import IDENTITY
 from models.parity import TOLERANCE
 
@@ -29,21 +31,25 @@ def main() -> None:
 
 @app.command()
 def export(
-    encodings: Annotated[list[str] | None, typer.Argument(help="Encodings to export; all where none is named.")] = None,
+    encodings: Annotated[
+        list[str] | None,
+        typer.Argument(help=f"Encodings to export, or {ANALYSIS}; everything where nothing is named."),
+    ] = None,
     output: Annotated[Path, typer.Option(help="Folder that gets <model>/<encoding>.onnx.")] = Path("exported"),
 ) -> None:
-    """Export the identity family: every encoding, or those named.
+    """Export the identity family and the analysis graphs: everything, or what is named.
 
     Each graph is traced, compared with float64 at several shapes, and written only if it agrees.
 
     [dim]Examples:[/dim] python -m models export    |    python -m models export rope t5 --output /tmp/exported
     """
     known = {encoding.card.id: encoding for encoding in ENCODINGS}
-    unknown = [name for name in encodings or [] if name not in known]
+    names = encodings or [*known, ANALYSIS]
+    unknown = [name for name in names if name not in known and name != ANALYSIS]
     if unknown:
-        console.print(f"[red]unknown encoding {', '.join(unknown)}[/red]; known: {', '.join(known)}")
+        console.print(f"[red]unknown encoding {', '.join(unknown)}[/red]; known: {', '.join(known)}, {ANALYSIS}")
         raise typer.Exit(2)
-    chosen = [known[name] for name in encodings] if encodings else list(ENCODINGS)
+    chosen = [known[name] for name in names if name in known]
     started = time.monotonic()
     done: list[Exported] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -54,9 +60,18 @@ def export(
         ):
             done.append(exported)
             progress.advance(task)
-    console.print(_table(done))
-    took = time.monotonic() - started
-    console.print(f"{len(done)} encodings in {output / IDENTITY.name} after {took:.0f} s")
+    analyses: list[ExportedAnalysis] = []
+    if ANALYSIS in names:
+        with console.status("exporting analysis"):
+            analyses = list(export_analyses(output))
+    written = []
+    if done:
+        console.print(_table(done))
+        written.append(f"{len(done)} encodings in {output / IDENTITY.name}")
+    if analyses:
+        console.print(_analysis_table(analyses))
+        written.append(f"{len(analyses)} graphs in {output / ANALYSIS}")
+    console.print(f"{', '.join(written)} after {time.monotonic() - started:.0f} s")
     console.print(f"An error above {TOLERANCE:g} would have stopped the export.")
 
 
@@ -75,6 +90,16 @@ def _table(exported: list[Exported]) -> Table:
             f"{p.output:.1e}",
             str(p.cases),
         )
+    return table
+
+
+def _analysis_table(exported: list[ExportedAnalysis]) -> Table:
+    table = Table("graph", title=f"{ANALYSIS}: largest error against float64 over all shapes", title_justify="left")
+    for heading in ("bytes", "error (relative)", "of", "cases"):
+        table.add_column(heading, justify="right")
+    for entry in exported:
+        p = entry.parity
+        table.add_row(entry.name, f"{entry.bytes:,}", f"{p.error:.1e}", p.output, str(p.cases))
     return table
 
 
