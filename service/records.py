@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
-from jaxtyping import Float, Num
+from jaxtyping import Float, Int32, Num
+
+from service.selection import Selection
 
 RETURNABLE = ("weights", "scores", "terms", "output")
 DEFAULT_RETURN = ("weights", "scores")
@@ -48,12 +50,28 @@ class AttentionOptions:
     causal: bool | None = None
     returns: tuple[str, ...] = DEFAULT_RETURN
     scalars: Mapping[str, str] = field(default_factory=dict, hash=False)
+    rows: Selection | None = None
+    """The queries to return; the others are not computed. None: all, and so are heads and keys."""
+    head: Selection | None = None
+    top_k: int | None = None
+
+
+@dataclass(slots=True)
+class TopK:
+    """The k keys of each row that weigh most, in order: [*batch, heads, queries, k]. Where the row sees fewer, the
+    index is -1 and all numbers are 0."""
+
+    indices: Int32[np.ndarray, "*batch heads queries k"]
+    weights: np.ndarray
+    scores: np.ndarray | None = None
+    terms: Mapping[str, np.ndarray] | None = None
 
 
 @dataclass(slots=True)
 class EncodingResult:
     """One encoding's answer. Arrays have the batch axis only where the request had one:
     weights, scores, terms [*batch, heads, queries, keys]; output [*batch, queries, heads, head_dim]; float32.
+    `queries` and `heads` are those that were asked for. `top_k` stands in place of weights, scores and terms.
     `nonfinite_cells` counts NaN and infinities in all of them."""
 
     encoding: str
@@ -64,6 +82,7 @@ class EncodingResult:
     output: np.ndarray | None = None
     terms: Mapping[str, np.ndarray] | None = None
     nonfinite_cells: int = 0
+    top_k: TopK | None = None
 
 
 @dataclass(slots=True)
@@ -88,7 +107,7 @@ class Timings:
 
 @dataclass(slots=True)
 class ScoringResult:
-    """A whole answer: the first result is the reference of a comparison."""
+    """A whole answer: the first result is the reference of a comparison. The sizes are those of the whole input."""
 
     model: str
     batch: int | None
@@ -106,3 +125,7 @@ class ScoringResult:
     """Of two results with the same one, everything but arrays, tokens, timings and counts is the same."""
     key_heads: int | None = None
     """Where the request named them."""
+    rows: Sequence[int] | None = None
+    """The queries that are returned, and the heads; None: all of them."""
+    head: Sequence[int] | None = None
+    top_k: int | None = None

@@ -27,7 +27,9 @@ from service.records import (
     EncodingResult,
     ScoringResult,
     Timings,
+    TopK,
 )
+from service.selection import Choice, Indices, choose, index, pick
 from service.tables import Needs, TableCache
 
 __all__ = ["Limits", "PositionTables", "Runs", "Scoring"]
@@ -65,7 +67,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """The sizes and positions of a request, without its numbers. The shape is that which the model takes."""
+    """The sizes and positions of a request, without its numbers. The shape is that which the model takes.
+
+    The positions and cells are those of the rows that were chosen, the shape that of all queries.
+    """
 
     batch: int | None
     heads: int
@@ -73,20 +78,30 @@ class Layout:
     query_positions: Positions
     key_positions: Positions
     query_shape: tuple[int, ...]
+    choice: Choice
     cells: int
     """Of one output."""
 
     @classmethod
-    def of(cls, admitted: Admitted) -> Layout:
+    def of(cls, admitted: Admitted, choice: Choice) -> Layout:
+        queries, rows = admitted.query_positions, choice.rows
+        if rows is not None:
+            queries = Positions.of(queries.values[rows])
         return cls(
             admitted.batch,
             admitted.heads,
             admitted.head_dim,
-            admitted.query_positions,
+            queries,
             admitted.key_positions,
             admitted.queries.shape,
-            admitted.cells,
+            choice,
+            admitted.rows * admitted.heads * len(queries) * len(admitted.key_positions),
         )
+
+    def chosen(self, queries: np.ndarray) -> np.ndarray:
+        """The rows that are computed."""
+        rows = self.choice.rows
+        return queries if rows is None else np.ascontiguousarray(queries[:, index(rows)])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,7 +170,7 @@ class Scoring:
         jobs = _jobs(plan, tables, queries, keys, [self._seen(part, input.mask, visible) for part in plan.parts])
         answers = await self.engine.run(jobs, deadline)
         answered = time.perf_counter()
-        results = [_result(part, answer, layout) for part, answer in zip(plan.parts, answers, strict=True)]
+        results = await _results(plan, answers, visible)
         done = time.perf_counter()
 
         waited = answered - ready
@@ -171,7 +186,7 @@ class Scoring:
             model=plan.model.name,
             batch=layout.batch,
             heads=layout.heads,
-            queries=len(layout.query_positions),
+            queries=layout.choice.queries,
             keys=len(layout.key_positions),
             head_dim=layout.head_dim,
             causal=plan.causal,
@@ -181,6 +196,9 @@ class Scoring:
             skipped=plan.skipped,
             plan=plan,
             key_heads=options.key_heads,
+            rows=_numbers(layout.choice.rows),
+            head=_numbers(layout.choice.head),
+            top_k=layout.choice.top_k,
         )
 
     async def position_tables(self, input: AttentionInput, options: AttentionOptions) -> PositionTables:
@@ -232,8 +250,8 @@ class Scoring:
             plan, queries, keys = self._plan(input, options)
             self._plans.put(key, plan, len(plan.parts))
             return plan, queries, keys
-        queries = np.ascontiguousarray(embeddings, dtype=np.float32).reshape(plan.layout.query_shape)
-        return plan, queries, queries
+        keys = np.ascontiguousarray(embeddings, dtype=np.float32).reshape(plan.layout.query_shape)
+        return plan, plan.layout.chosen(keys), keys
 
     def _plan(self, input: AttentionInput, options: AttentionOptions) -> tuple[Plan, np.ndarray, np.ndarray]:
         returns = _returns(options.returns)
@@ -260,7 +278,16 @@ class Scoring:
 
         largest = max(admitted.query_positions.largest, admitted.key_positions.largest)
         sizes = Sizes(admitted.heads, admitted.head_dim, max(1, int(largest) + 1))
-        layout = Layout.of(admitted)
+        choice = choose(
+            options.rows,
+            options.head,
+            options.top_k,
+            queries=len(admitted.query_positions),
+            heads=admitted.heads,
+            keys=len(admitted.key_positions),
+        )
+        layout = Layout.of(admitted, choice)
+        computed = returns if choice.top_k is None else (*returns, "weights")
         parts: list[Part] = []
         for encoding in able:
             try:
@@ -270,8 +297,8 @@ class Scoring:
                     raise
                 skipped[encoding.id] = error.detail
             else:
-                needs = _needs(encoding, parameters, layout, causal)
-                parts.append(Part(encoding, parameters, _outputs(encoding, returns), needs))
+                needs = _needs(encoding, parameters, layout, causal, largest)
+                parts.append(Part(encoding, parameters, _outputs(encoding, computed), needs))
         if self._padding is not None:
             parts = self._padded(parts, given, layout, admitted.rows, self._padding)
         if not parts:
@@ -279,8 +306,9 @@ class Scoring:
             raise InvalidInput(
                 f"no encoding of {model.name} can serve this request: {reasons}", pointer="query:compare"
             )
-        self._check_cells(admitted, parts)
-        return Plan(model, layout, causal, parts, skipped), admitted.queries, admitted.keys
+        self._check_cells(layout, parts)
+        plan = Plan(model, layout, causal, parts, skipped)
+        return plan, layout.chosen(admitted.queries), admitted.keys
 
     def _model(self, input: AttentionInput, options: AttentionOptions) -> Model:
         if input.text is None or options.model is not None:
@@ -293,19 +321,19 @@ class Scoring:
             )
         return model
 
-    def _check_cells(self, admitted: Admitted, parts: Sequence[Part]) -> None:
+    def _check_cells(self, layout: Layout, parts: Sequence[Part]) -> None:
         outputs = sum(len(part.outputs) for part in parts)
-        cells = admitted.cells * outputs
+        cells = layout.cells * outputs
         if cells <= self.limits.cells:
             return
-        fixes = ["fewer tokens", "a part of the rows as queries against all as keys"]
+        fixes = ["fewer tokens", "a part of the rows (rows=0:64)"]
         if len(parts) > 1:
             fixes.append("fewer encodings at once")
         if outputs > len(parts):
             fixes.append("fewer outputs (return=weights)")
         raise PayloadTooLarge(
-            f"this request asks for {cells:,} cells (batch {admitted.rows} x heads {admitted.heads} x queries "
-            f"{len(admitted.query_positions)} x keys {len(admitted.key_positions)} x {outputs} outputs of {len(parts)} "
+            f"this request asks for {cells:,} cells (batch {layout.batch or 1} x heads {layout.heads} x queries "
+            f"{len(layout.query_positions)} x keys {len(layout.key_positions)} x {outputs} outputs of {len(parts)} "
             f"encodings); the limit is {self.limits.cells:,}: ask for {', or '.join(fixes)}",
             limit=self.limits.cells,
         )
@@ -313,7 +341,7 @@ class Scoring:
     async def _visible(self, mask: np.ndarray | None, plan: Plan) -> Visible | None:
         if mask is None and not plan.causal:
             return None
-        if plan.layout.cells < INLINE:
+        if max(plan.layout.cells, 0 if mask is None else mask.size) < INLINE:
             return self._build_visible(mask, plan)
         return await asyncio.to_thread(self._build_visible, mask, plan)
 
@@ -323,7 +351,10 @@ class Scoring:
         causal = self._causal.get(queries, keys) if plan.causal else None
         if mask is None:
             return causal
-        read = read_mask(mask, layout.batch, layout.heads, len(queries), len(keys))
+        read = read_mask(mask, layout.batch, layout.heads, layout.choice.queries, len(keys))
+        rows = layout.choice.rows
+        if rows is not None and read.shape[2] > 1:
+            read = read[:, :, index(rows)]
         return combine(read, causal, len(queries), len(keys))
 
     def _padded(
@@ -398,15 +429,17 @@ def _plain(input: AttentionInput) -> bool:
     )
 
 
-def _needs(encoding: Encoding, parameters: ResolvedParameters, layout: Layout, causal: bool) -> Needs:
+def _needs(encoding: Encoding, parameters: ResolvedParameters, layout: Layout, causal: bool, largest: float) -> Needs:
+    queries, keys = layout.query_positions, layout.key_positions
     return Needs(
         encoding,
         parameters,
-        layout.query_positions,
-        layout.key_positions,
+        queries,
+        keys,
         causal,
         layout.heads,
         layout.head_dim,
+        largest if largest > max(queries.largest, keys.largest) else None,
     )
 
 
@@ -429,16 +462,35 @@ def _jobs(
     ]
 
 
-def _result(part: Part, answer: JobResult, layout: Layout) -> EncodingResult:
-    arrays = {name: array if layout.batch is not None else array[0] for name, array in answer.outputs.items()}
-    terms = {name.removeprefix("term."): array for name, array in arrays.items() if name.startswith("term.")}
-    return EncodingResult(
+async def _results(plan: Plan, answers: Sequence[JobResult], visible: Visible | None) -> list[EncodingResult]:
+    def results() -> list[EncodingResult]:
+        return [_result(part, answer, plan, visible) for part, answer in zip(plan.parts, answers, strict=True)]
+
+    ranked = plan.layout.choice.top_k is not None and plan.layout.cells * len(plan.parts) > INLINE
+    return await asyncio.to_thread(results) if ranked else results()
+
+
+def _result(part: Part, answer: JobResult, plan: Plan, visible: Visible | None) -> EncodingResult:
+    outputs, keys = pick(plan.layout.choice, answer.outputs, visible)
+    nonfinite = answer.nonfinite
+    if nonfinite and outputs is not answer.outputs:
+        nonfinite = sum(array.size - int(np.count_nonzero(np.isfinite(array))) for array in outputs.values())
+    arrays = {name: array if plan.layout.batch is not None else array[0] for name, array in outputs.items()}
+    terms = {name.removeprefix("term."): array for name, array in arrays.items() if name.startswith("term.")} or None
+    result = EncodingResult(
         encoding=part.encoding.id,
         parameters=part.parameters.report,
         conventions=part.encoding.conventions,
-        weights=arrays.get("weights"),
-        scores=arrays.get("scores"),
         output=arrays.get("output"),
-        terms=terms or None,
-        nonfinite_cells=answer.nonfinite,
+        nonfinite_cells=nonfinite,
     )
+    if keys is None:
+        result.weights, result.scores, result.terms = arrays.get("weights"), arrays.get("scores"), terms
+    else:
+        keys = keys if plan.layout.batch is not None else keys[0]
+        result.top_k = TopK(keys, arrays["weights"], arrays.get("scores"), terms)
+    return result
+
+
+def _numbers(indices: Indices | None) -> tuple[int, ...] | None:
+    return None if indices is None else tuple(map(int, indices))

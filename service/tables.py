@@ -46,6 +46,8 @@ class Needs:
     causal: bool
     heads: int
     head_dim: int
+    largest: float | None = None
+    """The request's largest position where it is that of none of these: some encodings look at a request's length."""
     key: str = field(init=False)
     """Equal where everything that the graph reads is equal: requests that differ only in what it does not read share
     their tables, and so their batches."""
@@ -59,6 +61,7 @@ class Needs:
             self.keys.digest if "key_positions" in graph.reads else "",
             str(self.causal) if "causal" in graph.reads else "",
             f"{self.heads}x{self.head_dim}" if "heads_like" in graph.reads else "",
+            "" if self.largest is None or "query_positions" not in graph.reads else f"up to {self.largest!r}",
         )
         object.__setattr__(self, "key", "|".join(parts))
 
@@ -112,8 +115,9 @@ class TableCache:
 
     def _compute(self, needs: Needs) -> Tables:
         graph = needs.encoding.positions_graph
+        queries = needs.queries.values
         feeds = {
-            "query_positions": needs.queries.values,
+            "query_positions": queries if needs.largest is None else np.append(queries, needs.largest),
             "key_positions": needs.keys.values,
             "causal": np.array(needs.causal),
             "heads_like": np.zeros((needs.heads, needs.head_dim), np.float32),
@@ -128,6 +132,8 @@ class TableCache:
         for name in graph.expected:
             self._check_length(needs, name.removeprefix("expected."), feeds, int(results[name]))
         arrays = {name: results[name] for name in graph.tables}
+        if needs.largest is not None:
+            arrays = {name: _without_last_query(array, needs.encoding, name) for name, array in arrays.items()}
         for array in arrays.values():
             array.flags.writeable = False
         tables = Tables(needs.key, MappingProxyType(arrays))
@@ -144,3 +150,11 @@ class TableCache:
                 pointer=needs.parameters.pointers.get(name),
                 allowed=sorted({1, expected}),
             )
+
+
+def _without_last_query(array: np.ndarray, encoding: Encoding, name: str) -> np.ndarray:
+    axes = encoding.tables[name.removeprefix("table.")]
+    if "queries" not in axes:
+        return array
+    cut = tuple(slice(-1) if axis == "queries" else slice(None) for axis in axes)
+    return np.ascontiguousarray(array[cut])

@@ -66,6 +66,8 @@ class HeatMaps:
     quantity: str
     from_zero: bool = False
     across: int | None = None
+    masked: str = "masked: this query does not see this key"
+    """What the legend says of cells that are not visible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,7 @@ class Layout:
         masked = any(panel.visible is not None and not panel.visible.all() for panel in panels)
         count = sum(panel.not_numbers for panel in panels)
         return [
-            *([("masked", "masked: this query does not see this key")] if masked else []),
+            *([("masked", self.figure.masked)] if masked else []),
             *([("nan", f"not a finite number: {count} cell{'s' if count > 1 else ''}")] if count else []),
         ]
 

@@ -106,7 +106,7 @@ class Attention:
             raise NotAcceptable(
                 f"the answer has {cells:,} numbers or more, too large for JSON (ATTENTION_JSON_CELLS is {limit:,}): "
                 f"ask for it with Accept: {' or '.join(media.BINARY)}, with arrays=base64, or for less with "
-                "return=weights",
+                "return=weights, rows, head or top_k",
                 pointer="header:Accept",
                 limit=limit,
                 allowed=list(media.BINARY),
@@ -119,8 +119,16 @@ class Attention:
         if queries is None or keys is None:
             return 0
         batch = len(queries) if queries.ndim == 3 else 1
+        rows, columns = queries.shape[-2], keys.shape[-2]
+        if options.rows is not None:
+            chosen = options.rows.indices(rows)
+            rows = rows if chosen is None else len(chosen)
+        heads = (options.heads or 1) if options.head is None else 1
         matrices = sum(name != "output" for name in options.returns)
+        if options.top_k is not None:  # there are always indices and weights
+            columns = min(options.top_k, columns)
+            matrices += 1 + ("weights" not in options.returns)
         named = (name for name in (options.encoding, *options.compare) if name != "all")
         encodings = len({self._label(options, name) for name in named})
-        cells: int = batch * (options.heads or 1) * queries.shape[-2] * keys.shape[-2] * matrices * encodings
+        cells: int = batch * heads * rows * columns * matrices * encodings
         return cells

@@ -32,6 +32,10 @@ Files to try: [example.npy](docs/example.npy), [example.npz](docs/example.npz),
 [example.safetensors](docs/example.safetensors). In JSON an array is nested lists, or its bytes:
 `{"base64": "...", "dtype": "float32", "shape": [11, 384]}`, a tenth of the time to read.
 
+**A part of it.** `rows` and `head` pick queries and heads; the other queries are not computed, and positions, masks and
+tables stay those of the whole input. `top_k` leaves of each row the keys that weigh most: `rope/top_k/indices`,
+`rope/top_k/weights`, and where they are asked for `rope/top_k/scores` and `rope/top_k/terms/<term>`.
+
 **Answer.** By `Accept`: JSON, npz, safetensors or a picture. The arrays are `rope/weights`, `rope/scores`,
 `rope/terms/<term>`, `rope/output`; what JSON says beside the numbers is in the array `metadata` (npz: UTF-8 JSON as
 uint8) or the header's `metadata` (safetensors). Weights and scores are [heads, queries, keys], for a batch
@@ -93,7 +97,13 @@ SCHEMAS: dict[str, Any] = {
         "required": ["model", "shape", "causal", "results", "timings"],
         "properties": {
             "model": {"type": "string"},
-            "shape": {"type": "object", "additionalProperties": {"type": "integer"}},
+            "shape": {
+                "type": "object",
+                "additionalProperties": {
+                    "anyOf": [{"type": "integer"}, {"type": "array", "items": {"type": "integer"}}]
+                },
+                "description": "of what is returned; `rows` and `head` list which these are where they are not all",
+            },
             "causal": {"type": "boolean"},
             "tokens": {"type": "array", "items": {"type": "string"}},
             "skipped": {
@@ -119,6 +129,17 @@ SCHEMAS: dict[str, Any] = {
                             "description": "additive parts of the scores",
                         },
                         "output": {**_ARRAY, "description": "[queries, heads, head_dim]"},
+                        "top_k": {
+                            "type": "object",
+                            "description": "in place of weights, scores and terms: those of the keys that weigh most, "
+                            "[heads, queries, top_k], and `indices`, which these are. A row that sees fewer keys has "
+                            "-1 there, and 0 for every number",
+                            "required": ["indices", "weights"],
+                            "properties": {
+                                **dict.fromkeys(("indices", "weights", "scores"), _ARRAY),
+                                "terms": {"type": "object", "additionalProperties": _ARRAY},
+                            },
+                        },
                         "nonfinite_cells": {"type": "integer"},
                     },
                 },
@@ -215,6 +236,13 @@ def _parameters(catalogue: Catalogue) -> list[dict[str, Any]]:
         ),
         _query("causal", "Keys after the query are hidden. By default the encoding's own.", {"type": "boolean"}),
         _list("return", f"What to return; by default {','.join(DEFAULT_RETURN)}.", RETURNABLE),
+        _picks("rows", "Queries to return; the others are not computed."),
+        _picks("head", "Heads to return."),
+        _query(
+            "top_k",
+            "Only the keys that weigh most in each row, in order, under `top_k`; of equal ones the first.",
+            {"type": "integer", "minimum": 1},
+        ),
         _query("dtype", "Of an answer in binary or base64.", {**_choice(DTYPES), "default": DTYPES[0]}),
         _query("arrays", "How JSON writes arrays.", {**_choice(FORMS), "default": FORMS[0]}),
         _query("zoom", "Pixels to each point of a picture.", {"type": "integer", "enum": list(ZOOMS), "default": 1}),
@@ -240,6 +268,13 @@ def _query(name: str, description: str, schema: dict[str, Any]) -> dict[str, Any
 def _list(name: str, description: str, values: Iterable[str]) -> dict[str, Any]:
     schema = {"type": "array", "items": _choice(values)}
     return {**_query(name, description, schema), "style": "form", "explode": False}
+
+
+def _picks(name: str, description: str) -> dict[str, Any]:
+    schema = {"type": "array", "items": {"type": "string", "pattern": r"^(-?\d+|(-?\d+)?:(-?\d+)?(:(-?\d+)?)?)$"}}
+    text = f"{description} Indices and slices as in Python, separated by commas: `-1`, `0:16`, `3,5`. By default all."
+    examples = {"all": {"value": []}, "last": {"value": ["-1"]}, "some": {"value": ["0:2", "-1"]}}
+    return {**_query(name, text, schema), "style": "form", "explode": False, "examples": examples}
 
 
 def _choice(values: Iterable[str]) -> dict[str, Any]:

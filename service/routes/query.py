@@ -6,16 +6,31 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NoReturn, TypeVar
+from typing import Literal, NoReturn, TypeVar
 from urllib.parse import parse_qsl
 
 from service.errors import InvalidInput, UnknownName
 from service.records import DEFAULT_RETURN, RETURNABLE, AttentionOptions
+from service.selection import Selection
 from service.wire.body import DType, Form
 
 T = TypeVar("T")
 
-NAMES = ("encoding", "compare", "model", "heads", "key_heads", "causal", "return", "dtype", "arrays", "zoom")
+NAMES = (
+    "encoding",
+    "compare",
+    "model",
+    "heads",
+    "key_heads",
+    "causal",
+    "return",
+    "rows",
+    "head",
+    "top_k",
+    "dtype",
+    "arrays",
+    "zoom",
+)
 DTYPES: tuple[DType, ...] = ("float32", "float16")
 FORMS: tuple[Form, ...] = ("lists", "base64")
 ZOOMS = (1, 2, 3, 4)
@@ -85,6 +100,9 @@ def _parse(raw: bytes) -> Query:
         causal=one(given, "causal", flag),
         returns=_returns(given),
         scalars=scalars,
+        rows=_selection(given, "rows"),
+        head=_selection(given, "head"),
+        top_k=one(given, "top_k", count),
     )
     return Query(
         options,
@@ -172,6 +190,11 @@ def several(given: dict[str, list[str]], name: str) -> tuple[str, ...]:
             f"{name}= holds an empty name; names are separated by single commas", pointer=f"query:{name}"
         )
     return tuple(dict.fromkeys(parts))
+
+
+def _selection(given: dict[str, list[str]], name: Literal["rows", "head"]) -> Selection | None:
+    parts = several(given, name)
+    return Selection.of(name, parts) if parts else None
 
 
 def _returns(given: dict[str, list[str]]) -> tuple[str, ...]:

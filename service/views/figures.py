@@ -7,7 +7,7 @@ from math import pi
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int32
 
 from service.errors import InvalidInput
 from service.masks import CausalMasks, Visible, combine, read_mask
@@ -17,6 +17,7 @@ from service.pictures.heat_maps import MOST_PANELS, HeatMaps, Layout, Panel
 from service.pictures.ticks import Axis
 from service.positions import Positions
 from service.records import AttentionInput, EncodingResult, ScoringResult
+from service.selection import HIDDEN
 from service.views.records import PositionViews
 
 MOST_PIXELS = 1 << 25
@@ -98,15 +99,18 @@ def of_attention(input: AttentionInput, result: ScoringResult) -> HeatMaps:
     kind, quantity = _kind(result.results[0])
     queries, keys = _positions(input, result)
     visible = _visible(input, result, queries, keys)
+    heads = range(result.heads) if result.head is None else result.head
     panels = [
-        Panel(f"{name}, head {head}", values, None if visible is None else visible[head % len(visible)])
+        Panel(f"{name}, head {head}", matrix[i], seen[i] if seen is not None else _of_head(visible, head))
         for one in result.results
-        for name, matrix in _matrices(one, kind, result.batch)
-        for head, values in enumerate(matrix)
+        for name, matrix, seen in _matrices(one, kind, result)
+        for i, head in enumerate(heads)
     ]
     names = ", ".join(one.encoding for one in result.results)
-    alike = input.embeddings is not None
     tokens = result.tokens
+    named = tokens if input.embeddings is not None else None
+    if named is not None and result.rows is not None:
+        named = [named[row] for row in result.rows]
     return HeatMaps(
         f"Attention {quantity}s: {names}" if kind != "terms" else f"Terms of the scores: {names}",
         [
@@ -114,42 +118,68 @@ def of_attention(input: AttentionInput, result: ScoringResult) -> HeatMaps:
             *(f"{one.encoding}: {line}" for one in result.results for line in _parameters(one.parameters)),
         ],
         panels,
-        Axis("query", list(queries.values), tokens if alike else None),
+        Axis("query", list(queries.values), named),
         Axis("key", list(keys.values), tokens),
         f"attention {quantity}" if kind != "terms" else quantity,
         from_zero=kind == "weights",
-        across=result.heads if 1 < result.heads <= ROW_OF_HEADS and len(panels) > result.heads else None,
+        across=len(heads) if 1 < len(heads) <= ROW_OF_HEADS and len(panels) > len(heads) else None,
+        **({} if result.top_k is None else {"masked": f"not among the {result.top_k} largest keys of this query"}),
     )
 
 
 def _kind(one: EncodingResult) -> tuple[str, str]:
-    if one.weights is not None:
+    matrices = one if one.top_k is None else one.top_k
+    if matrices.weights is not None:
         return "weights", "weight"
-    if one.scores is not None:
+    if matrices.scores is not None:
         return "scores", "score"
-    if one.terms:
+    if matrices.terms:
         return "terms", "part of the score"
     raise InvalidInput("a picture shows weights, scores or terms; add one of them to return", pointer="query:return")
 
 
 def _matrices(
-    one: EncodingResult, kind: str, batch: int | None
-) -> Iterator[tuple[str, Float[np.ndarray, "heads queries keys"]]]:
+    one: EncodingResult, kind: str, result: ScoringResult
+) -> Iterator[tuple[str, Float[np.ndarray, "heads queries keys"], Bool[np.ndarray, "heads queries keys"] | None]]:
+    """Each with its name and what is seen of it, where that is not what the mask lets through."""
+    matrices = one if one.top_k is None else one.top_k
     if kind == "terms":
-        named = [(f"{one.encoding}: {term}", matrix) for term, matrix in (one.terms or {}).items()]
+        named = [(f"{one.encoding}: {term}", matrix) for term, matrix in (matrices.terms or {}).items()]
     else:
-        matrix = one.weights if kind == "weights" else one.scores
+        matrix = matrices.weights if kind == "weights" else matrices.scores
         named = [(one.encoding, matrix)] if matrix is not None else []
     for name, matrix in named:
-        yield name, matrix if batch is None else matrix[0]
+        matrix = matrix if result.batch is None else matrix[0]
+        if one.top_k is None:
+            yield name, matrix, None
+        else:
+            indices = one.top_k.indices if result.batch is None else one.top_k.indices[0]
+            yield name, *_spread(matrix, indices, result.keys)
+
+
+def _spread(
+    values: Float[np.ndarray, "heads queries k"], indices: Int32[np.ndarray, "heads queries k"], keys: int
+) -> tuple[Float[np.ndarray, "heads queries keys"], Bool[np.ndarray, "heads queries keys"]]:
+    """The values at their keys, and where these are."""
+    whole = np.zeros((*indices.shape[:-1], keys + 1), values.dtype)
+    seen = np.zeros(whole.shape, bool)
+    places = np.where(indices == HIDDEN, keys, indices)
+    np.put_along_axis(whole, places, values, axis=-1)
+    np.put_along_axis(seen, places, True, axis=-1)
+    return whole[..., :keys], seen[..., :keys]
 
 
 def _positions(input: AttentionInput, result: ScoringResult) -> tuple[Positions, Positions]:
+    """Of the queries that are shown, and of the keys."""
+
     def of(own: np.ndarray | None, count: int) -> Positions:
         given = input.positions if own is None else own
         return Positions.first(count) if given is None else Positions.of(given)
 
-    return of(input.query_positions, result.queries), of(input.key_positions, result.keys)
+    queries = of(input.query_positions, result.queries)
+    if result.rows is not None:
+        queries = Positions.of(queries.values[list(result.rows)])
+    return queries, of(input.key_positions, result.keys)
 
 
 def _visible(input: AttentionInput, result: ScoringResult, queries: Positions, keys: Positions) -> Visible | None:
@@ -158,8 +188,14 @@ def _visible(input: AttentionInput, result: ScoringResult, queries: Positions, k
     mask = None
     if input.mask is not None:
         mask = read_mask(input.mask, result.batch, result.heads, result.queries, result.keys)
-    visible = combine(mask, causal, result.queries, result.keys)
+        if result.rows is not None and mask.shape[2] > 1:
+            mask = mask[:, :, list(result.rows)]
+    visible = combine(mask, causal, len(queries), len(keys))
     return None if visible is None else visible[0]
+
+
+def _of_head(visible: Visible | None, head: int) -> Visible | None:
+    return None if visible is None else visible[head % len(visible)]
 
 
 def _frequencies(result: PositionViews, title: str, details: Sequence[str]) -> Chart:

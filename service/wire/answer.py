@@ -4,40 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import orjson
-from jaxtyping import Float
+from jaxtyping import Num
 
-from service.records import EncodingResult, ScoringResult, Timings
+from service.records import EncodingResult, ScoringResult, Timings, TopK
 
 METADATA = "metadata"
 """The array (npz) or header entry (safetensors) that holds what JSON says beside the numbers."""
 
-Result = Float[np.ndarray, "..."]
+Result = Num[np.ndarray, "..."]
+M = TypeVar("M", EncodingResult, TopK)
 
 
 def head(result: ScoringResult) -> dict[str, Any]:
     """What stands before the results."""
-    shape = {"batch": result.batch} if result.batch is not None else {}
-    document: dict[str, Any] = {
-        "model": result.model,
-        "shape": {
-            **shape,
-            "heads": result.heads,
-            **({"key_heads": result.key_heads} if result.key_heads is not None else {}),
-            "queries": result.queries,
-            "keys": result.keys,
-            "head_dim": result.head_dim,
-        },
-        "causal": result.causal,
-    }
+    document: dict[str, Any] = {"model": result.model, "shape": _shape(result), "causal": result.causal}
     if result.tokens is not None:
         document["tokens"] = list(result.tokens)
     if result.skipped:
         document["skipped"] = dict(result.skipped)
     return document
+
+
+def _shape(result: ScoringResult) -> dict[str, Any]:
+    """Of what is returned."""
+    rows, head = result.rows, result.head
+    sizes = {
+        "batch": result.batch,
+        "heads": result.heads if head is None else len(head),
+        "key_heads": result.key_heads,
+        "queries": result.queries if rows is None else len(rows),
+        "keys": result.keys,
+        "head_dim": result.head_dim,
+        "rows": rows,
+        "head": head,
+        "top_k": result.top_k,
+    }
+    return {name: size for name, size in sizes.items() if size is not None}
 
 
 def result_head(one: EncodingResult) -> dict[str, Any]:
@@ -75,21 +81,29 @@ def metadata(result: ScoringResult, dtype: str) -> bytes:
 
 
 def arrays(result: ScoringResult) -> Iterator[tuple[str, Result]]:
-    """`rope/weights`, `rope/scores`, `rope/terms/<term>`, `rope/output`: those that were asked for, C-contiguous."""
+    """`rope/weights`, `rope/scores`, `rope/terms/<term>`, `rope/output`: those that were asked for, C-contiguous.
+    The first three are under `rope/top_k` where only the largest keys were, beside `rope/top_k/indices`."""
     for one in result.results:
         for name, array in _arrays(one):
             yield f"{one.encoding}/{name}", np.ascontiguousarray(array)
 
 
 def _arrays(one: EncodingResult) -> Iterator[tuple[str, Result]]:
+    if one.top_k is not None:
+        yield "top_k/indices", one.top_k.indices
+        yield from ((f"top_k/{name}", array) for name, array in _matrices(one.top_k))
+    yield from _matrices(one)
+    if one.output is not None:
+        yield "output", one.output
+
+
+def _matrices(one: EncodingResult | TopK) -> Iterator[tuple[str, Result]]:
     if one.weights is not None:
         yield "weights", one.weights
     if one.scores is not None:
         yield "scores", one.scores
     for term, array in (one.terms or {}).items():
         yield f"terms/{term}", array
-    if one.output is not None:
-        yield "output", one.output
 
 
 def cells(result: ScoringResult) -> int:
@@ -103,13 +117,18 @@ def halved(result: ScoringResult) -> ScoringResult:
 
 
 def _halved(one: EncodingResult) -> EncodingResult:
+    top_k = None if one.top_k is None else _halved_matrices(one.top_k)
+    smaller = replace(_halved_matrices(one), output=_half(one.output), top_k=top_k)
+    arrays = [array for _, array in _arrays(smaller)]
+    smaller.nonfinite_cells = sum(array.size - int(np.count_nonzero(np.isfinite(array))) for array in arrays)
+    return smaller
+
+
+def _halved_matrices(one: M) -> M:
+    terms = None if one.terms is None else {term: _half(array) for term, array in one.terms.items()}
+    return replace(one, weights=_half(one.weights), scores=_half(one.scores), terms=terms)
+
+
+def _half(array: Any) -> Any:
     with np.errstate(over="ignore"):
-        smaller = {name: array.astype(np.float16) for name, array in _arrays(one)}
-    return replace(
-        one,
-        weights=smaller.get("weights"),
-        scores=smaller.get("scores"),
-        output=smaller.get("output"),
-        terms=None if one.terms is None else {term: smaller[f"terms/{term}"] for term in one.terms},
-        nonfinite_cells=sum(array.size - int(np.count_nonzero(np.isfinite(array))) for array in smaller.values()),
-    )
+        return None if array is None else array.astype(np.float16)

@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 
 from service.errors import InvalidInput, MalformedBody, PayloadTooLarge
-from service.records import AttentionInput, EncodingResult, ScoringResult
+from service.records import AttentionInput, EncodingResult, ScoringResult, TopK
 from service.wire import answer, base64, media, simdjson
 from service.wire.arrays import Array
 from service.wire.lists import kind, numbers
@@ -115,6 +115,19 @@ def encode(result: ScoringResult, write: Write) -> Iterator[Piece]:
 
 def _encode_result(one: EncodingResult, write: Write) -> Iterator[Piece]:
     yield orjson.dumps(answer.result_head(one), option=orjson.OPT_SERIALIZE_NUMPY)[:-1]
+    if one.top_k is not None:
+        yield b',"top_k":{"indices":'
+        yield from write(one.top_k.indices)
+        yield from _encode_matrices(one.top_k, write)
+        yield b"}"
+    yield from _encode_matrices(one, write)
+    if one.output is not None:
+        yield b',"output":'
+        yield from write(one.output)
+    yield b',"nonfinite_cells":%d}' % one.nonfinite_cells
+
+
+def _encode_matrices(one: EncodingResult | TopK, write: Write) -> Iterator[Piece]:
     for name in ("weights", "scores"):
         matrix = getattr(one, name)
         if matrix is not None:
@@ -127,10 +140,6 @@ def _encode_result(one: EncodingResult, write: Write) -> Iterator[Piece]:
             yield from write(matrix)
             opening = b","
         yield b"}" if one.terms else b',"terms":{}'
-    if one.output is not None:
-        yield b',"output":'
-        yield from write(one.output)
-    yield b',"nonfinite_cells":%d}' % one.nonfinite_cells
 
 
 def encode_array(values: Array) -> Iterator[Piece]:

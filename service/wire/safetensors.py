@@ -32,7 +32,7 @@ _DTYPES: dict[str, str] = {
     "U8": "u1",
     "BOOL": "?",
 }
-_NAMES = {"float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64"}
+_NAMES = {"float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32"}
 
 
 def decode(body: bytes | bytearray) -> AttentionInput:

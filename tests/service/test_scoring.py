@@ -8,16 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, event, given, reject, settings
 from hypothesis import strategies as st
 
 from service.catalogue import Catalogue, Model
 from service.engine.engine import Engine
+from service.engine.gpu_policy import GpuPolicy
 from service.engine.job import Job, JobResult
 from service.engine.session import Sessions
 from service.errors import DeadlineExceeded, InvalidInput, NotReady, ParameterOutOfRange, PayloadTooLarge, UnknownName
 from service.records import RETURNABLE, AttentionInput, AttentionOptions, EncodingResult, ScoringResult, Timings
 from service.scoring import Limits, Scoring
+from service.selection import Selection
 from service.tables import TableCache
 from tests.service import tiny
 
@@ -100,6 +102,14 @@ def array(*shape: int, seed: int = 0) -> np.ndarray:
 def arrays(result: EncodingResult) -> dict[str, np.ndarray]:
     found = {"weights": result.weights, "scores": result.scores, "output": result.output, **(result.terms or {})}
     return {name: value for name, value in found.items() if value is not None}
+
+
+def selected(rows: str | None, head: str | None = None) -> dict[str, Any]:
+    """The options that pick these."""
+    return {
+        "rows": None if rows is None else Selection.of("rows", rows.split(",")),
+        "head": None if head is None else Selection.of("head", head.split(",")),
+    }
 
 
 def softmax_of_visible(scores: np.ndarray, visible: np.ndarray) -> np.ndarray:
@@ -493,6 +503,203 @@ def test_every_encoding_has_a_sample_that_the_engine_can_run(served: Served) -> 
     assert sorted(job.graph.name for job in jobs) == sorted(encoding.name for encoding in CATALOGUE.encodings)
     results = served.runner.run(served.scoring.engine.run(jobs))
     assert all(np.isfinite(result.outputs["weights"]).all() for result in results)
+
+
+# A part of the input
+
+
+PARTS = ("-1", "0", "0:2", "::2", "::-1", "-2:", "1:,0", "0,-1")
+
+
+@settings(max_examples=150, deadline=None)
+@given(requests(), st.sampled_from(PARTS), st.sampled_from((None, *PARTS)))
+def test_rows_and_heads_are_those_of_the_whole_answer(
+    served: Served, request_: tuple[AttentionInput, dict[str, Any], np.ndarray], rows: str, head: str | None
+) -> None:
+    input, options, _ = request_
+    whole = served.score(input, **options)
+    try:
+        picked = served.score(input, **options, **selected(rows, head))
+    except InvalidInput:  # a slice of none
+        reject()
+    batched = whole.batch is not None
+    which = list(range(whole.queries)) if picked.rows is None else list(picked.rows)
+    heads = list(range(whole.heads)) if picked.head is None else list(picked.head)
+    (expected,), (found,) = whole.results, picked.results
+    assert (picked.queries, picked.heads, picked.keys) == (whole.queries, whole.heads, whole.keys)
+    for name, array in arrays(expected).items():
+        array = array if batched else array[None]
+        cut = array[:, which][:, :, heads] if name == "output" else array[:, heads][:, :, which]
+        np.testing.assert_allclose(
+            arrays(found)[name],
+            cut if batched else cut[0],
+            atol=3e-6 * max(1.0, float(np.abs(array).max())),
+            err_msg=f"{options['encoding']} {name}",
+        )
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_row_is_scored_under_the_length_of_the_whole_input(served: Served, encoding: str) -> None:
+    """The largest position is that of a query that is not returned: beyond 2048, where some encodings change."""
+    x = array(3, 8)
+    input = AttentionInput(
+        queries=x, keys=x, query_positions=np.array([2.0, 3000.0, 7.0]), key_positions=np.array([0.0, 1.0, 5.0])
+    )
+    options: dict[str, Any] = {"encoding": encoding, "causal": encoding in CAUSAL_ONLY}
+    if IDENTITY.encoding(encoding).parameter("original_length") is not None:
+        options["scalars"] = {f"{encoding}.original_length": "1024"}
+    (whole,) = served.score(input, **options).results
+    (row,) = served.score(input, **options, **selected("-1,0")).results
+    assert whole.scores is not None
+    assert row.scores is not None
+    np.testing.assert_allclose(row.scores, whole.scores[:, [2, 0]], atol=1e-5)
+
+
+@settings(max_examples=100, deadline=None)
+@given(requests(), st.integers(1, 9), st.sampled_from((None, *PARTS)), st.booleans())
+def test_the_largest_keys_of_each_row_are_those_of_the_whole_answer(
+    served: Served, request_: tuple[AttentionInput, dict[str, Any], np.ndarray], k: int, rows: str | None, few: bool
+) -> None:
+    input, options, visible = request_
+    options["returns"] = ("output",) if few else RETURNABLE
+    choice = selected(rows, None)
+    try:
+        whole = served.score(input, **options | {"returns": RETURNABLE}, **choice)
+    except InvalidInput:  # a slice of none
+        reject()
+    k = min(k, whole.keys)
+    picked = served.score(input, **options, **choice, top_k=k)
+    batched = whole.batch is not None
+    (expected,), (found,) = whole.results, picked.results
+    top = found.top_k
+    assert top is not None
+    assert (found.weights, found.scores, found.terms) == (None, None, None)
+    assert expected.weights is not None
+    visible = visible if batched else visible[0]
+    if picked.rows is not None:
+        visible = visible[..., list(picked.rows), :]
+    assert top.indices.shape == top.weights.shape == (*expected.weights.shape[:-1], k)
+    assert (found.output is None) == ("output" not in options["returns"])
+    assert (top.scores is None) == (top.terms is None) == few
+    for place in np.ndindex(top.indices.shape[:-1]):
+        keys, weights, row = top.indices[place], top.weights[place], expected.weights[place]
+        count = min(k, int(visible[place].sum()))
+        assert len(set(keys[:count])) == count
+        assert visible[place][keys[:count]].all()
+        assert (keys[count:] == -1).all()
+        assert (weights[count:] == 0).all()
+        np.testing.assert_allclose(weights[:count], np.sort(row[visible[place]])[::-1][:count], atol=2e-6)
+        np.testing.assert_allclose(weights[:count], row[keys[:count]], atol=2e-6)
+        ties = weights[:count][:-1] == weights[:count][1:]
+        assert (keys[:count][:-1] < keys[:count][1:])[ties].all()
+        for name, values in {} if few else {"scores": top.scores, **(top.terms or {})}.items():
+            assert values is not None
+            assert (values[place][count:] == 0).all()
+            everything = arrays(expected)[name]
+            np.testing.assert_allclose(
+                values[place][:count],
+                everything[place][keys[:count]],
+                atol=3e-6 * max(1.0, float(np.abs(everything).max())),
+            )
+
+
+def test_equal_weights_are_told_by_their_keys_and_hidden_keys_are_left_out(served: Served) -> None:
+    input = AttentionInput(embeddings=np.ones((5, 4), np.float32))
+    (result,) = served.score(input, encoding="none", causal=True, top_k=3).results
+    assert result.top_k is not None
+    assert result.top_k.indices[0].tolist() == [[0, -1, -1], [0, 1, -1], [0, 1, 2], [0, 1, 2], [0, 1, 2]]
+    np.testing.assert_allclose(result.top_k.weights[0, 1], [0.5, 0.5, 0])
+
+
+def test_only_the_rows_asked_for_are_computed(recorded: tuple[Recording, Served]) -> None:
+    engine, served = recorded
+    served.score(
+        AttentionInput(embeddings=array(2, 64, 8), mask=np.ones((1, 64, 64)) - np.eye(64)[None]),
+        encoding="t5",
+        compare=("rope", "cope"),
+        causal=True,
+        **selected("-1", None),
+    )
+    for job in engine.calls[0]:
+        assert job.queries.shape[:2] == (2, 1)
+        assert job.keys.shape[:2] == (2, 64)
+        assert job.cells == 2 * 64 * len(job.outputs)
+        assert job.visible is not None
+        assert job.visible.shape == (1, 1, 1, 64)
+        encoding = IDENTITY.encoding(job.graph.name.removeprefix("identity."))
+        for name, table in job.tables.arrays.items():
+            axes = encoding.tables[name.removeprefix("table.")]
+            assert all(size == 1 for axis, size in zip(axes, table.shape, strict=True) if axis == "queries")
+    (first, *_) = engine.calls[0]
+    np.testing.assert_array_equal(first.queries[:, 0], first.keys[:, 63])
+
+
+def test_all_rows_in_their_order_are_the_whole_input(recorded: tuple[Recording, Served]) -> None:
+    engine, served = recorded
+    result = served.score(AttentionInput(embeddings=array(4, 8)), **selected("0:2,2,-1", ":"))
+    assert (result.rows, result.head) == (None, None)
+    (job,) = engine.calls[0]
+    assert job.queries is job.keys
+
+
+def test_rows_share_a_plan_but_not_with_other_rows(recorded: tuple[Recording, Served]) -> None:
+    engine, served = recorded
+    for rows in ("-1", "0", "-1"):
+        served.score(AttentionInput(embeddings=array(4, 8)), **selected(rows))
+    last, first, again = (call[0] for call in engine.calls)
+    assert last.key == again.key != first.key
+    np.testing.assert_array_equal(again.queries[0, 0], again.keys[0, 3])
+    np.testing.assert_array_equal(first.queries[0, 0], first.keys[0, 0])
+
+
+def test_only_what_is_returned_counts_as_not_finite(served: Served) -> None:
+    x = np.ones((3, 4), np.float32)
+    x[:, :2] = 1e30
+    options: dict[str, Any] = {"encoding": "none", "heads": 2, "returns": ("scores",)}
+    input = AttentionInput(embeddings=x)
+    assert served.score(input, **options).results[0].nonfinite_cells == 9
+    assert served.score(input, **options, **selected("0", "1")).results[0].nonfinite_cells == 0
+    assert served.score(input, **options, **selected("0", "0")).results[0].nonfinite_cells == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "detail", "pointer"),
+    [
+        ({"rows": "9"}, r"rows=9 is not there: there are 4 queries, 0 to 3 \(or -4 to -1\)", "query:rows"),
+        ({"head": "2"}, r"head=2 is not there: there are 2 heads, 0 to 1 \(or -2 to -1\)", "query:head"),
+        ({"top_k": 5}, "top_k=5 asks for more keys than the 4 there are; it may be 1 to 4", "query:top_k"),
+    ],
+)
+def test_what_is_not_there_is_refused_naming_what_is(
+    recorded: tuple[Recording, Served], options: dict[str, Any], detail: str, pointer: str
+) -> None:
+    engine, served = recorded
+    choice = selected(options.get("rows"), options.get("head")) | {"top_k": options.get("top_k")}
+    with pytest.raises(InvalidInput, match=detail) as caught:
+        served.score(AttentionInput(embeddings=array(4, 8)), heads=2, **choice)
+    assert caught.value.pointer == pointer
+    assert engine.calls == []
+
+
+def test_a_part_of_the_rows_is_within_a_limit_that_all_are_not(sessions: Sessions) -> None:
+    scoring = Scoring(CATALOGUE, Recording(), TableCache(sessions), Limits(cells=100))
+    input = AttentionInput(embeddings=array(20, 8))
+    with pytest.raises(PayloadTooLarge, match=r"a part of the rows \(rows=0:64\)"):
+        asyncio.run(scoring.score(input, AttentionOptions(), Timings()))
+    asyncio.run(scoring.score(input, AttentionOptions(**selected("0:2")), Timings()))
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_rows_of_what_a_gpu_pads_are_those_of_what_it_does_not(
+    served: Served, sessions: Sessions, encoding: str
+) -> None:
+    padded = Served(Scoring(CATALOGUE, served.scoring.engine, TableCache(sessions), padding=GpuPolicy()), served.runner)
+    input = AttentionInput(embeddings=array(21, 8))
+    options: dict[str, Any] = {"encoding": encoding, "heads": 2, "causal": True, "returns": RETURNABLE}
+    for rows in ("-1", "3:9", "7,3"):
+        (one,), (other,) = (each.score(input, **options, **selected(rows)).results for each in (padded, served))
+        for name, value in arrays(one).items():
+            np.testing.assert_allclose(value, arrays(other)[name], rtol=1e-5, atol=1e-5)
 
 
 # Which encodings

@@ -174,6 +174,112 @@ def test_forms_that_do_not_go_together_are_refused(client: TestClient, query: st
     assert (answer.status_code, answer.json()["pointer"]) == (422, pointer)
 
 
+# A part of the input
+
+
+def test_rows_and_heads_are_cut_from_the_whole_and_the_shape_says_which(client: TestClient) -> None:
+    query = "heads=2&return=weights,scores,terms,output&compare=t5&causal=true"
+    whole, part = ask(client, query=query).json(), ask(client, query=query + "&rows=-1,0&head=1").json()
+    assert part["shape"] == {"heads": 1, "queries": 2, "keys": 3, "head_dim": 2, "rows": [2, 0], "head": [1]}
+    for one, other in zip(part["results"], whole["results"], strict=True):
+        assert list(one) == list(other)
+        for name in ("weights", "scores"):
+            np.testing.assert_allclose(one[name], np.array(other[name])[[1]][:, [2, 0]], atol=1e-6)
+        for term, values in one["terms"].items():
+            np.testing.assert_allclose(values, np.array(other["terms"][term])[[1]][:, [2, 0]], atol=1e-6)
+        np.testing.assert_allclose(one["output"], np.array(other["output"])[[2, 0]][:, [1]], atol=1e-6)
+
+
+def test_everything_in_its_order_is_not_listed(client: TestClient) -> None:
+    shape = ask(client, query="rows=:&head=0").json()["shape"]
+    assert shape == {"heads": 1, "queries": 3, "keys": 3, "head_dim": 4}
+
+
+def test_the_largest_keys_are_the_same_in_every_format(client: TestClient) -> None:
+    query = "heads=2&return=scores,terms,output&compare=t5&rows=1:&top_k=2"
+    document = {"embeddings": ROWS, "mask": [[1, 1, 1], [0, 1, 0], [1, 1, 1]]}
+    expected = ask(client, document, query=query).json()
+    sizes = {"heads": 2, "queries": 2, "keys": 3, "head_dim": 2}
+    assert expected["shape"] == sizes | {"rows": [1, 2], "top_k": 2}
+    coded = ask(client, document, query=query + "&arrays=base64").json()
+    whole = ask(client, document, query=query.replace("scores", "weights,scores").replace("&top_k=2", "")).json()
+    npz = np.load(io.BytesIO(ask(client, document, query=query, accept=media.NPZ).content))
+    tensors = safetensors.numpy.load(ask(client, document, query=query, accept=media.SAFETENSORS).content)
+    assert set(npz) - {"metadata"} == set(tensors)
+    assert json.loads(bytes(npz["metadata"]))["shape"] == expected["shape"]
+    for one, packed, other in zip(expected["results"], coded["results"], whole["results"], strict=True):
+        assert list(one) == ["encoding", "parameters", "conventions", "top_k", "output", "nonfinite_cells"]
+        top, weights = one["top_k"], np.array(other["weights"], np.float32)
+        assert list(top) == list(packed["top_k"]) == ["indices", "weights", "scores", "terms"]
+        indices = np.array(top["indices"])
+        assert (indices[:, 0] == [1, -1]).all()
+        np.testing.assert_array_equal(indices[:, 1], np.argsort(-weights[:, 1], axis=-1, kind="stable")[:, :2])
+        np.testing.assert_array_equal(np.array(top["weights"], np.float32)[:, 0], [[1, 0]] * 2)
+        home = f"{one['encoding']}/top_k"
+        pairs = {name: (top[name], packed["top_k"][name]) for name in ("indices", "weights", "scores")}
+        pairs |= {f"terms/{term}": (values, packed["top_k"]["terms"][term]) for term, values in top["terms"].items()}
+        for name, (values, base) in pairs.items():
+            array = npz[f"{home}/{name}"]
+            assert array.dtype == (np.int32 if name == "indices" else np.float32)
+            for found in (array, tensors[f"{home}/{name}"], unpacked(base)):
+                np.testing.assert_array_equal(found, np.array(values, found.dtype))
+                assert found.dtype == array.dtype
+
+
+def test_half_precision_leaves_indices_as_they_are(client: TestClient) -> None:
+    answer = ask(client, query="top_k=1&dtype=float16", accept=media.NPZ)
+    arrays = np.load(io.BytesIO(answer.content))
+    assert (arrays["rope/top_k/indices"].dtype, arrays["rope/top_k/weights"].dtype) == (np.int32, np.float16)
+
+
+def test_a_batch_and_embeddings_of_any_format_have_rows_and_largest_keys(client: TestClient) -> None:
+    batch = np.stack([np.array(ROWS, np.float32), np.array(ROWS[::-1], np.float32)])
+    for kind, content in (
+        (media.NPY, samples.npy(batch)),
+        (media.NPZ, samples.npz(embeddings=batch)),
+        (media.SAFETENSORS, samples.tensors(embeddings=batch)),
+    ):
+        answer = send(client, content, kind, "rows=-1&top_k=2&return=weights").json()
+        assert answer["shape"]["batch"] == 2
+        top = answer["results"][0]["top_k"]
+        assert np.shape(top["indices"]) == np.shape(top["weights"]) == (2, 1, 1, 2)
+
+
+def test_a_part_of_a_long_input_fits_into_json(client: TestClient) -> None:
+    content = samples.npy(np.ones((300, 4), np.float32))
+    assert send(client, content, media.NPY).status_code == 406
+    for query in ("rows=-20:", "top_k=20", "rows=0:150&top_k=40"):
+        answer = send(client, content, media.NPY, query)
+        assert answer.status_code == 200, answer.text
+    assert send(client, content, media.NPY, "rows=0:50").status_code == 406
+
+
+def test_rows_and_largest_keys_can_be_drawn(client: TestClient) -> None:
+    for query in ("rows=-1", "top_k=1", "rows=1:&head=1&heads=2&top_k=2&return=scores"):
+        answer = ask(client, {"embeddings": ROWS, "tokens": ["a", "b", "c"]}, query=query, accept=media.PNG)
+        assert answer.status_code == 200, answer.text
+        assert answer.content.startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("query", "pointer", "words"),
+    [
+        ("rows=3", "query:rows", "not there: there are 3 queries, 0 to 2 (or -3 to -1)"),
+        ("rows=a", "query:rows", "neither an index nor a slice"),
+        ("rows=", "query:rows", "empty"),
+        ("head=1", "query:head", "not there: there is 1 head, 0 (or -1)"),
+        ("top_k=4", "query:top_k", "may be 1 to 3"),
+        ("top_k=0", "query:top_k", "from 1 on"),
+        ("top=1", "query:top", "did you mean top_k"),
+    ],
+)
+def test_parts_that_are_not_there_are_refused(client: TestClient, query: str, pointer: str, words: str) -> None:
+    for accept in (media.JSON, media.NPZ):
+        answer = ask(client, query=query, accept=accept)
+        assert (answer.status_code, answer.json()["pointer"]) == (422, pointer)
+        assert words in answer.json()["detail"]
+
+
 @pytest.mark.parametrize("name", requests())
 def test_the_examples_of_the_documentation_work(client: TestClient, name: str) -> None:
     assert ask(client, requests()[name]["value"]).status_code == 200

@@ -51,6 +51,13 @@ def test_everything_at_once() -> None:
         ("rope.theta=1&rope.theta=2", "query:rope.theta"),
         ("compare=rope,,t5", "query:compare"),
         ("compare=", "query:compare"),
+        ("rows=", "query:rows"),
+        ("rows=1,,2", "query:rows"),
+        ("rows=1.5", "query:rows"),
+        ("head=a", "query:head"),
+        ("top_k=0", "query:top_k"),
+        ("top_k=1&top_k=2", "query:top_k"),
+        ("arrays=", "query:arrays"),
     ],
 )
 def test_bad_values_are_refused_by_name(raw: str, pointer: str) -> None:

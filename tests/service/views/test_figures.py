@@ -10,7 +10,7 @@ import pytest
 from service.errors import InvalidInput
 from service.pictures.chart import Chart
 from service.pictures.heat_maps import HeatMaps
-from service.records import AttentionInput, EncodingResult, ScoringResult, Timings
+from service.records import AttentionInput, EncodingResult, ScoringResult, Timings, TopK
 from service.views import figures
 from service.views.records import PositionViews, View
 
@@ -150,6 +150,40 @@ def test_masked_keys_are_those_that_scoring_hid() -> None:
     assert visible.tolist() == [[True] * 3, [True, False, False], [True, True, False]]
     assert figure.rows.names is None  # tokens name keys
     assert list(figure.rows.numbers) == [5, 0, 1]
+
+
+def test_rows_and_heads_label_the_axis_and_the_panels() -> None:
+    mask = np.ones((1, 2, 3, 3))
+    mask[0, 1, 2, 0] = 0
+    result = scored("rope", weights=MATRIX[[1]][:, [2, 0]], causal=True)
+    result.rows, result.head = (2, 0), (1,)
+    input = AttentionInput(embeddings=EMBEDDINGS.embeddings, positions=np.array([5.0, 6.0, 7.0]), mask=mask)
+    figure = figures.of_attention(input, result)
+    (panel,) = figure.panels
+    assert panel.title == "rope, head 1"
+    assert np.array_equal(panel.values, MATRIX[1, [2, 0]])
+    assert panel.visible is not None
+    assert panel.visible.tolist() == [[False, True, True], [True, False, False]]
+    assert list(figure.rows.numbers) == [7, 5]
+    assert figure.rows.names == ["c", "a"]
+    assert list(figure.columns.numbers) == [5, 6, 7]
+    assert figures.png(figure, 1).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("batch", [None, 1])
+def test_the_largest_keys_are_drawn_in_their_columns_and_the_others_left_out(batch: int | None) -> None:
+    indices = np.array([[[2, 0], [1, -1], [0, 1]]] * 2, np.int32)
+    weights = np.array([[[0.5, 0.25], [1, 0], [0.5, 0.5]]] * 2, np.float32)
+    result = scored("rope", batch=batch)
+    result.top_k = 2
+    result.results[0].top_k = TopK(indices, weights) if batch is None else TopK(indices[None], weights[None])
+    figure = figures.of_attention(EMBEDDINGS, result)
+    for panel in figure.panels:
+        assert panel.values.tolist() == [[0.25, 0, 0.5], [0, 1, 0], [0.5, 0.5, 0]]
+        assert panel.visible is not None
+        assert panel.visible.tolist() == [[True, False, True], [False, True, False], [True, True, False]]
+    assert figure.masked == "not among the 2 largest keys of this query"
+    assert figures.png(figure, 1).startswith(b"\x89PNG")
 
 
 def test_too_many_panels_or_pixels_are_refused() -> None:
