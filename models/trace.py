@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
+SMALLEST = 4  # torch.export takes a size to be 2 or more, hence an even one, or a product of two, to be 4 or more
 OPSET = 18  # the last one whose nodes all have CUDA kernels in onnxruntime 1.31
 
 Axes = tuple[str | int, ...]
@@ -90,7 +91,7 @@ def _check_sizes(exported: ExportedProgram, signature: Signature) -> None:
     if merged:
         raise TraceError(f"sizes that must be independent were merged: {merged}")
     for symbol, bounds in exported.range_constraints.items():
-        if str(bounds.upper) not in ("int_oo", "oo"):
+        if str(bounds.upper) not in ("int_oo", "oo") or bounds.lower > SMALLEST:
             raise TraceError(f"a size was bounded: {symbol} in {bounds}")
 
 

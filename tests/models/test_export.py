@@ -274,6 +274,7 @@ X, Z, VISIBLE = torch.randn(17, 6), torch.randn(19, 6), torch.ones(17, 6, dtype=
         pytest.param(lambda x: x / math.sqrt(x.shape[1]), ONE, (X,), "constant 6", id="a root"),
         pytest.param(lambda x: x * 2, ONE, (torch.randn(1, 6),), "constant 1", id="a sample of one token"),
         pytest.param(lambda x: 2 * x if x.shape[0] > 64 else 3 * x, ONE, (X,), "bounded", id="a branch at 64 tokens"),
+        pytest.param(lambda x: 2 * x if x.shape[0] > 8 else 3 * x, ONE, (X,), "bounded", id="a branch at 8 tokens"),
         pytest.param(lambda x: x + torch.ones(64, 1)[: x.shape[0]], ONE, (X,), "bounded", id="a table of 64 rows"),
         pytest.param(lambda x, z: x + z, TWO, (X, torch.randn(17, 6)), "merged", id="queries added to keys"),
         pytest.param(
