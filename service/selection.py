@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool, Float32, Int32, Int64, Shaped
+from jaxtyping import Bool, Float32, Int32, Int64, Shaped, UInt32, UInt64
 
 from service.errors import InvalidInput
 
@@ -18,6 +18,8 @@ Part = int | tuple[int | None, int | None, int | None]
 MAX_PARTS = 1024
 BLOCK = 1 << 18
 """Numbers ranked at a time, so that what ranks them stays in the processor's cache."""
+FEW = 1 << 15
+"""Up to so many numbers are ranked all together; of more, those that cannot be among the largest are left out first."""
 HIDDEN = -1
 """Where a row sees fewer keys than were asked for. Its weight, score and terms are 0."""
 
@@ -186,18 +188,39 @@ def _rank(weights: np.ndarray, visible: np.ndarray | None, found: np.ndarray) ->
 
 
 def _rank_block(weights: np.ndarray, visible: np.ndarray | None, found: np.ndarray) -> None:
-    """Weights that are not negative are ordered like their bits; the bits below them say which of equal ones is first,
-    and that a key that is seen, even with a weight of 0, comes before any that is not."""
-    keys, k = weights.shape[-1], found.shape[-1]
+    """Weights that are not negative are ordered like their bits; one more, and a key that is seen, even with a weight
+    of 0, comes before any that is not. The bits below them say which of equal ones is first."""
+    k = found.shape[-1]
     bits = np.where(weights > 0, weights, np.float32(0)).view(np.uint32)
-    order = bits.astype(np.uint64) << np.uint64(32)
-    order |= _LAST - np.arange(keys, dtype=np.uint64)
+    bits += np.uint32(1)
     if visible is not None:
-        order *= visible
-    if k < keys:
-        order = np.partition(order, keys - k, axis=-1)[..., keys - k :]
-    order = np.sort(order, axis=-1)[..., ::-1]
-    found[...] = np.where(order > 0, (_LAST - (order & _LAST)).astype(np.int64), HIDDEN)
+        bits *= visible
+    bits = bits.reshape(-1, weights.shape[-1])
+    keys = np.arange(bits.shape[-1], dtype=np.uint64)
+    if bits.size > FEW and bits.shape[-1] > 4 * k:
+        bits, keys = _candidates(bits, k)
+    order = bits.astype(np.uint64) << np.uint64(32)
+    order |= _LAST - keys
+    if order.shape[-1] > k:
+        order = np.partition(order, -k, axis=-1)[:, -k:]
+    order = np.sort(order, axis=-1)[:, ::-1]
+    ranked = np.where(order > _LAST, (_LAST - (order & _LAST)).astype(np.int64), HIDDEN)
+    found[...] = ranked.reshape(found.shape)
+
+
+def _candidates(
+    bits: UInt32[np.ndarray, "rows keys"], k: int
+) -> tuple[UInt32[np.ndarray, "rows candidates"], UInt64[np.ndarray, "rows candidates"]]:
+    """All but 0 that are among the k largest of their row or equal to the least of them, and their keys; filled up
+    with 0."""
+    least = np.maximum(np.partition(bits, -k, axis=-1)[:, -k, None], 1)
+    rows, keys = np.nonzero(bits >= least)
+    counts = np.bincount(rows, minlength=len(bits))
+    places = rows, np.arange(len(rows)) - (np.cumsum(counts) - counts)[rows]
+    shape = len(bits), max(k, counts.max())
+    candidates, names = np.zeros(shape, np.uint32), np.zeros(shape, np.uint64)
+    candidates[places], names[places] = bits[rows, keys], keys
+    return candidates, names
 
 
 def at(values: Shaped[np.ndarray, "*lead keys"], keys: Int32[np.ndarray, "*lead k"]) -> Shaped[np.ndarray, "*lead k"]:

@@ -117,20 +117,22 @@ def oracle(weights: np.ndarray, visible: np.ndarray, k: int) -> np.ndarray:
 def ranked(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
     """Weights of few values, so that many are equal, and masks of any broadcast shape."""
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
-    shape = draw(st.tuples(*(st.integers(1, 3),) * 3, st.integers(1, 9)))
+    shape = draw(st.tuples(*(st.integers(1, 3),) * 3, st.integers(1, 24)))
     values = draw(st.sampled_from([[0.0, 0.25, 0.5], [0.0, 1e-45, 1e-38, 0.1], [0.1]]))
     weights = random.choice(np.array(values, np.float32), shape)
     mask = random.random([size if random.random() < 0.5 else 1 for size in shape[:3]] + [shape[3]]) < 0.6
     return weights, mask, draw(st.integers(1, shape[3]))
 
 
-@given(ranked())
+@given(ranked(), st.sampled_from([0, selection.FEW]))
 def test_the_largest_keys_are_those_of_a_sort_ties_to_the_first_and_hidden_ones_left_out(
-    drawn: tuple[np.ndarray, np.ndarray, int],
+    drawn: tuple[np.ndarray, np.ndarray, int], few: int
 ) -> None:
     weights, mask, k = drawn
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selection, "FEW", few)
+        found = largest(weights, mask, k)
     visible = np.broadcast_to(mask, weights.shape)
-    found = largest(weights, mask, k)
     assert found.dtype == np.int32
     np.testing.assert_array_equal(found, oracle(weights, visible, k))
     np.testing.assert_array_equal(largest(weights, None, k), oracle(weights, np.ones(weights.shape, bool), k))
@@ -146,6 +148,7 @@ def test_blocks_have_no_seams(monkeypatch: pytest.MonkeyPatch, shape: tuple[int,
     weights, mask = random.random(shape, dtype=np.float32), random.random((*shape[:1], 1, *shape[2:])) < 0.7
     whole = largest(weights, mask, 4)
     monkeypatch.setattr(selection, "BLOCK", 64)
+    monkeypatch.setattr(selection, "FEW", 32)
     np.testing.assert_array_equal(largest(weights, mask, 4), whole)
     np.testing.assert_array_equal(largest(weights, None, 4), oracle(weights, np.ones(shape, bool), 4))
 
