@@ -28,6 +28,7 @@ from service.padding import continued
 from service.positions import Positions
 from service.records import RETURNABLE, AttentionInput, AttentionOptions, EncodingResult, ScoringResult, Timings
 from service.scoring import Limits, Scoring
+from service.selection import Selection
 from service.tables import TableCache
 from service.wire import body, media
 
@@ -196,7 +197,7 @@ def test_alone_and_padded_among_eight_are_equal(served: Served, encoding: str, c
 
 @st.composite
 def requests(draw: st.DrawFn) -> Request:
-    """Any request of up to 70 tokens: with a batch, a mask, queries of their own, a start of its own, parameters."""
+    """Any request of up to 70 tokens: with a batch, a mask, queries or a start of its own, or for some rows only."""
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
     heads = draw(st.sampled_from([1, 2]))
     batch = draw(st.sampled_from([None, None, None, 1, 2]))
@@ -224,7 +225,14 @@ def requests(draw: st.DrawFn) -> Request:
         case "heads":
             parts["mask"] = random.random((batch or 1, heads, queries, keys)) < 0.7
     returns = draw(st.sampled_from([("weights", "scores"), ("weights",), ("output",), RETURNABLE]))
-    options = AttentionOptions(encoding=draw(st.sampled_from(names)), heads=heads, causal=causal, returns=returns)
+    rows = draw(st.sampled_from([None, None, None, ("-1",), ("0:5",), ("::3",)]))
+    options = AttentionOptions(
+        encoding=draw(st.sampled_from(names)),
+        heads=heads,
+        causal=causal,
+        returns=returns,
+        rows=None if rows is None else Selection.of("rows", rows),
+    )
     return AttentionInput(**parts), options
 
 
