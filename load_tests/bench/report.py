@@ -264,10 +264,10 @@ def scaling_section(found: Scaling) -> str:
     passes = len(found.points[0].service)
     return f"""## 3. Time against length
 
-RoPE in {found.heads} heads, {found.width} wide, weights only, safetensors both ways, 1 connection: p50 of a request,
-beside the median of a bare `session.run` in one thread; medians of {passes} passes. The whole matrix goes up to
-{longest:,} tokens, where it meets the service's default limit of {scaling.REQUEST_CELLS:,} cells; beyond that only the
-last {scaling.LAST_ROWS} rows are asked for, as queries against all tokens as keys.
+RoPE in {found.heads} heads, {found.width} wide, weights only, npy in and safetensors out, 1 connection: p50 of a
+request, beside the median of a bare `session.run` in one thread; medians of {passes} passes. The whole matrix goes up
+to {longest:,} tokens, where it meets the service's default limit of {scaling.REQUEST_CELLS:,} cells; beyond that only
+the last {scaling.LAST_ROWS} rows are asked for (`rows=-{scaling.LAST_ROWS}:`), and only they are computed.
 
 ![Time for one request against its length, both axes logarithmic]({PICTURE})
 

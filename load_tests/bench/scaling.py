@@ -5,13 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-import numpy as np
-import safetensors.numpy
-
 from load_tests.bench import bare, graph, job, wrk
 from load_tests.bench.contenders import SERVICE
 from load_tests.bench.job import Post
 from load_tests.bench.records import ScalingRow
+from load_tests.bodies import as_npy
 
 HEADS, WIDTH = 4, 64
 LAST_ROWS = 16
@@ -20,7 +18,6 @@ PAUSE = 0.3
 """Seconds in which the service drops the request that the client left unread."""
 REQUEST_CELLS = 1 << 26
 """The service's default limit on batch x heads x queries x keys: what the whole matrix of 4,096 tokens has."""
-BINARY = {"Content-Type": "application/vnd.safetensors", "Accept": "application/vnd.safetensors"}
 
 
 def grid(longest: int = LONGEST) -> Iterator[tuple[int, int | None]]:
@@ -31,19 +28,13 @@ def grid(longest: int = LONGEST) -> Iterator[tuple[int, int | None]]:
 
 
 def post(tokens: int, rows: int | None) -> Post:
-    """The weights of all tokens, or of the last `rows` as queries against all of them as keys."""
-    vectors = job.vectors(tokens, WIDTH)
-    arrays = {"embeddings": vectors}
-    if rows is not None:
-        positions = np.arange(tokens, dtype=np.float64)
-        arrays = {
-            "queries": vectors[-rows:],
-            "keys": vectors,
-            "query_positions": positions[-rows:],
-            "key_positions": positions,
-        }
-    path = f"/attention?encoding={graph.ENCODING}&heads={HEADS}&return=weights"
-    return Post(path, safetensors.numpy.save({name: array.copy() for name, array in arrays.items()}), BINARY)
+    """The weights of all rows, or of the last `rows` alone."""
+    wanted = "" if rows is None else f"&rows=-{rows}:"
+    return Post(
+        f"/attention?encoding={graph.ENCODING}&heads={HEADS}&return=weights{wanted}",
+        as_npy(job.vectors(tokens, WIDTH)),
+        {"Content-Type": "application/x-npy", "Accept": "application/vnd.safetensors"},
+    )
 
 
 def measure(say: Callable[[str], None], *, passes: int, seconds: float, longest: int = LONGEST) -> list[ScalingRow]:
