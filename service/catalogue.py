@@ -21,6 +21,7 @@ METADATA_KEY = "attention"
 POSITIONS_SUFFIX = ".positions.onnx"
 POSITIONS_INPUTS = ("query_positions", "key_positions", "causal", "heads_like")
 DEFAULT_MODEL = "identity"
+ANALYSIS = "analysis"  # the folder of the graphs that summarise and compare, which is no model
 DEFAULT_ENCODING = "rope"
 
 _encodings = TypeAdapter(Encoding)
@@ -120,7 +121,7 @@ class Catalogue:
             if not folder.is_dir():
                 problems.append(Problem(folder, "no such folder"))
                 continue
-            for home in sorted(path for path in folder.iterdir() if path.is_dir()):
+            for home in sorted(path for path in folder.iterdir() if path.is_dir() and path.name != ANALYSIS):
                 if home.name in models:
                     problems.append(Problem(home, f"a model {home.name!r} was already read from another folder"))
                     continue
