@@ -4,4 +4,5 @@
 `batches` is the queue, with its `policy` and `cost`;
 `compute` runs one batch, with `assembly`; `session` is onnxruntime, with `pruning` and `device`; `observer` is what
 telemetry sees; `job` what goes in and comes out.
+On a GPU: `gpu_policy` and its `buckets`, and `binding` to its `memory`, which is `cuda_memory`.
 """
