@@ -13,6 +13,7 @@ from service.encoding import Encoding
 from service.errors import InvalidInput, PayloadTooLarge
 from service.positions import Positions
 from service.records import AttentionInput
+from service.words import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +92,10 @@ def admit(
         keys = queries if alike else keys.reshape(*keys.shape[:2], key_heads or heads, head_dim)
     query_positions, key_positions = _positions(input, queries.shape[1], keys.shape[1], limits)
     if input.tokens is not None and len(input.tokens) != keys.shape[1]:
-        what = "tokens" if input.embeddings is not None else "keys"
+        what = "token" if input.embeddings is not None else "key"
+        names = counted(len(input.tokens), "name")
         raise InvalidInput(
-            f"{len(input.tokens)} tokens are named, but there are {keys.shape[1]} {what}; name each one or none",
+            f"{names} came under tokens for {counted(keys.shape[1], what)}; name each one or none",
             pointer="/tokens",
         )
     return Admitted(queries, keys, batch, heads, head_dim, query_positions, key_positions, key_heads)
@@ -238,15 +240,15 @@ def _positions(input: AttentionInput, queries: int, keys: int, limits: Limits) -
                 "send either positions (of queries and keys alike) or query_positions and key_positions, not both",
                 pointer="/positions",
             )
-        positions = _checked("positions", both, keys, "tokens", limits)
+        positions = _checked("positions", both, keys, "token", limits)
         return positions, positions
     return (
         Positions.first(queries)
         if input.query_positions is None
-        else _checked("query_positions", input.query_positions, queries, "queries", limits),
+        else _checked("query_positions", input.query_positions, queries, "query", limits),
         Positions.first(keys)
         if input.key_positions is None
-        else _checked("key_positions", input.key_positions, keys, "keys", limits),
+        else _checked("key_positions", input.key_positions, keys, "key", limits),
     )
 
 
@@ -257,7 +259,8 @@ def _checked(name: str, values: Float64[np.ndarray, " tokens"], count: int, what
             pointer=f"/{name}",
         )
     if len(values) != count:
-        raise InvalidInput(f"{len(values)} {name} came for {count} {what}; send one for each", pointer=f"/{name}")
+        came = counted(len(values), name.removesuffix("s"))
+        raise InvalidInput(f"{came} came for {counted(count, what)}; send one for each", pointer=f"/{name}")
     positions = Positions.of(values)
     if not max(-positions.smallest, positions.largest) <= limits.position:  # so that NaN is refused too
         index = int(np.argmax(~(np.abs(positions.values) <= limits.position)))

@@ -26,7 +26,7 @@ from service.errors import NotReady
 from service.lifecycle import Lifecycle
 from service.middleware import Observed
 from service.rope_resolver import RopeResolver
-from service.routes import encodings, failures, health, metrics, openapi, positions, resolve
+from service.routes import encodings, failures, health, metrics, openapi, positions, problems, resolve
 from service.routes import open_inference as v2
 from service.routes.attention import PATH, Attention
 from service.routes.open_inference_statistics import Counted, Observers, Statistics
@@ -69,10 +69,10 @@ def create_app(
 
     device = device_name(service.sessions.provider)
     routers = [
-        encodings.router(service.catalogue, openapi.PROBLEMS),
-        positions.router(Views(service.scoring), service.lifecycle, settings, openapi.PROBLEMS),
-        resolve.router(RopeResolver(service.catalogue, service.scoring.tables), settings, openapi.PROBLEMS),
-        health.router(service.lifecycle, lambda: service.engine.alive, device, openapi.PROBLEMS),
+        encodings.router(service.catalogue, problems.DEFAULT),
+        positions.router(Views(service.scoring), service.lifecycle, settings, problems.DEFAULT),
+        resolve.router(RopeResolver(service.catalogue, service.scoring.tables), settings, problems.DEFAULT),
+        health.router(service.lifecycle, lambda: service.engine.alive, device, problems.DEFAULT),
         metrics.router(service.telemetry.registry),
         openapi.router(app),
     ]

@@ -9,6 +9,9 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import ClassVar
 
+LONGEST = 120
+"""Characters of a pointer: names that a client made up are cut, here as in `detail`."""
+
 Extra = str | int | float | bool | None | list[str] | list[int] | list[float]
 
 
@@ -26,7 +29,7 @@ class ServiceError(Exception):
     def __init__(self, detail: str, *, pointer: str | None = None, **extra: Extra) -> None:
         super().__init__(detail)
         self.detail = detail
-        self.pointer = pointer
+        self.pointer = pointer if pointer is None or len(pointer) <= LONGEST else pointer[:LONGEST] + "..."
         self.extra: Mapping[str, Extra] = extra
 
 
@@ -34,6 +37,12 @@ class MalformedBody(ServiceError):
     """The bytes cannot be read as what they claim to be: truncated, not JSON, a pickled npy, a lying content type."""
 
     status, title, reason = 400, "The body cannot be read", "malformed"
+
+
+class MalformedRequest(MalformedBody):
+    """Bytes that are no HTTP request: a method that does not exist, a header that is none."""
+
+    title = "The request cannot be read"
 
 
 class NotFound(ServiceError):
@@ -64,6 +73,12 @@ class BodyTimeout(ServiceError):
     status, title, reason = 408, "The body did not arrive in time", "slow_body"
 
 
+class HeadTimeout(BodyTimeout):
+    """The first lines of a request, its head, did not arrive in time."""
+
+    title = "The request did not arrive in time"
+
+
 class PayloadTooLarge(ServiceError):
     """The body, or the work it asks for, is over a limit."""
 
@@ -83,13 +98,22 @@ class InvalidInput(ServiceError):
 
 
 class UnknownName(InvalidInput):
-    """A name that is not one of those on offer; the nearest ones are suggested."""
+    """A name that is not one of those on offer; the nearest ones are suggested, or those that are given."""
 
     title, reason = "Unknown name", "unknown_name"
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], *, pointer: str | None = None) -> None:
-        allowed = list(known)
-        nearest = get_close_matches(name.lower(), allowed, n=3, cutoff=0.5)
+    def __init__(
+        self,
+        kind: str,
+        name: str,
+        known: Iterable[str],
+        *,
+        pointer: str | None = None,
+        nearest: Iterable[str] = (),
+    ) -> None:
+        self.kind, self.name, self.allowed = kind, name, list(known)
+        allowed = self.allowed
+        nearest = list(nearest) or get_close_matches(name.lower(), allowed, n=3, cutoff=0.5)
         hint = f"; did you mean {' or '.join(nearest)}?" if nearest else ""
         shown = name if len(name) <= 80 else name[:80] + "..."
         listed = f"{' Known' if nearest else '; known'}: {', '.join(allowed)}"

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service import leftover
 from service.errors import ClientClosedRequest, Draining, MethodNotAllowed, NotReady, Overloaded, ServiceError
 from service.exchange import Exchange, header
 from service.lifecycle import Lifecycle
@@ -74,6 +75,8 @@ class Observed:
         app = app or door or self.app
         exchange = Exchange.begin(scope, door.endpoint(path) if door is not None else self.endpoint(path))
         started = False
+        head = scope["method"] == "HEAD" and door is None
+        inner = {**scope, "method": "GET"} if head else scope
 
         async def send_observed(message: Message) -> None:
             nonlocal started
@@ -81,13 +84,15 @@ class Observed:
                 started = True
                 exchange.status = message["status"]
                 message["headers"] = [*message.get("headers", ()), *self._headers(exchange)]
+            elif head:
+                message["body"] = b""
             await send(message)
 
         self.lifecycle.inflight += 1
         try:
-            await app(scope, receive, send_observed)
+            await app(inner, receive, send_observed)
         except ServiceError as error:
-            await self._fail(error, exchange, scope, None if started else send_observed, door)
+            await self._fail(error, exchange, scope, receive, None if started else send_observed, door)
         except asyncio.CancelledError:
             exchange.status, exchange.reason = ClientClosedRequest.status, ClientClosedRequest.reason
             raise
@@ -97,7 +102,7 @@ class Observed:
             if started:  # the server must cut the answer short: nothing else tells the client
                 exchange.reason = failure.reason
                 raise
-            await self._fail(failure, exchange, scope, send_observed, door)
+            await self._fail(failure, exchange, scope, receive, send_observed, door)
         finally:
             self.lifecycle.inflight -= 1
             now = time.perf_counter()
@@ -113,13 +118,23 @@ class Observed:
         return headers
 
     async def _fail(
-        self, error: ServiceError, exchange: Exchange, scope: Scope, send: Send | None, door: Door | None
+        self,
+        error: ServiceError,
+        exchange: Exchange,
+        scope: Scope,
+        receive: Receive,
+        send: Send | None,
+        door: Door | None,
     ) -> None:
         exchange.reason, exchange.status, exchange.timings = error.reason, error.status, None
         if send is None or isinstance(error, ClientClosedRequest):
             return
         # A client that asked leave to send its body, and never got it, may or may not send it now.
         exchange.close |= not exchange.body_read and header(scope, b"expect") is not None
+        try:
+            await self._empty(exchange, scope, receive)
+        except ClientClosedRequest:
+            return
         if door is not None:
             status, kind, content = door.failure(error)
         else:
@@ -132,6 +147,19 @@ class Observed:
         ]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else content})
+
+    async def _empty(self, exchange: Exchange, scope: Scope, receive: Receive) -> None:
+        """Takes in an unread body, where the connection is closed after the answer. Raises ClientClosedRequest."""
+        if exchange.body_read or exchange.close or not _has_body(scope):
+            return
+        if self.lifecycle.draining:
+            await leftover.discard(exchange, receive, 1.0)
+        elif scope["http_version"] == "1.0" or "close" in (header(scope, b"connection") or "").lower():
+            await leftover.discard(exchange, receive)
+
+
+def _has_body(scope: Scope) -> bool:
+    return header(scope, b"transfer-encoding") is not None or (header(scope, b"content-length") or "0") != "0"
 
 
 def _advice(error: ServiceError) -> Headers:

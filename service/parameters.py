@@ -16,6 +16,7 @@ from service.cache import Cache
 from service.catalogue import Model
 from service.encoding import Encoding, Initial, Parameter, Size
 from service.errors import InvalidInput, ParameterOutOfRange, PayloadTooLarge, UnknownName
+from service.words import figure
 
 TRUE, FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 INTEGER_RANGE = 2**53
@@ -92,6 +93,9 @@ def assign(
                 known = [f"{one.id}.{parameter.name}" for one in asked.values() for parameter in one.parameters]
                 raise UnknownName("parameter", dotted, known, pointer=at)
             encoding = model.encoding(prefix, pointer=at)
+            parameter = encoding.parameter(name)
+            if parameter is None:
+                raise _no_parameter(encoding, name, dotted, asked.values(), at)
             if encoding.id not in asked:
                 reason = (skipped or {}).get(encoding.id)
                 raise InvalidInput(
@@ -104,12 +108,6 @@ def assign(
                     ),
                     pointer=at,
                 )
-            parameter = encoding.parameter(name)
-            if parameter is None:
-                known = [f"{encoding.id}.{one.name}" for one in encoding.parameters]
-                if not known:
-                    raise InvalidInput(f"{shown(dotted)}: {encoding.id} has no parameters", pointer=at)
-                raise UnknownName("parameter", f"{encoding.id}.{name}", known, pointer=at)
             mine = given[encoding.id]
             if parameter.name in mine.pointers:
                 raise InvalidInput(f"{encoding.id}.{parameter.name} is given twice; give it once", pointer=at)
@@ -119,6 +117,16 @@ def assign(
             else:
                 mine.arrays[parameter.name] = arrays[dotted]
     return given
+
+
+def _no_parameter(encoding: Encoding, name: str, dotted: str, asked: Iterable[Encoding], pointer: str) -> InvalidInput:
+    """Of an encoding that has no parameter of this name; one that was asked for may have it."""
+    meant = [f"{one.id}.{name}" for one in asked if one.parameter(name) is not None]
+    known = [f"{encoding.id}.{one.name}" for one in encoding.parameters]
+    if not known:
+        hint = f"; did you mean {' or '.join(meant)}?" if meant else ""
+        return InvalidInput(f"{shown(dotted)}: {encoding.id} has no parameters{hint}", pointer=pointer)
+    return UnknownName(f"parameter of {encoding.id}", f"{encoding.id}.{name}", known, pointer=pointer, nearest=meant)
 
 
 class Parameters:
@@ -349,13 +357,15 @@ def _check_range(parameter: Parameter, dotted: str, number: float, pointer: str 
     if (low is None or number >= low) and (high is None or number <= high):
         return
     allowed = (
-        f"{low:,} to {high:,}"
+        f"{figure(low)} to {figure(high)}"
         if low is not None and high is not None
-        else f"at least {low:,}"
-        if high is None
-        else f"at most {high:,}"
+        else f"at least {figure(low)}"
+        if low is not None
+        else f"at most {figure(high or 0)}"
     )
-    raise ParameterOutOfRange(f"{dotted} is {number:,}; allowed: {allowed}", pointer=pointer, minimum=low, maximum=high)
+    raise ParameterOutOfRange(
+        f"{dotted} is {figure(number)}; allowed: {allowed}", pointer=pointer, minimum=low, maximum=high
+    )
 
 
 def _default(parameter: Parameter) -> float | int | bool | str | tuple[float, ...] | None:

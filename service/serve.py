@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from functools import partial
 
 import uvicorn
 from rich.console import Console
@@ -13,6 +14,7 @@ from rich.table import Table
 from service import __version__
 from service.app import Service, create_app, device_name
 from service.engine.device import DeviceError
+from service.protocol import Protocol
 from service.server import PortTaken, Server, bind
 from service.settings import Settings
 
@@ -31,6 +33,7 @@ def run(settings: Settings, console: Console) -> int:
     service: Service = app.state.service
     config = uvicorn.Config(
         app,
+        http=partial(Protocol, header_seconds=settings.header_seconds),  # type: ignore[arg-type]
         lifespan="on",
         log_config=None,
         access_log=False,

@@ -42,6 +42,9 @@ class Settings(BaseSettings):
     )
     max_body_bytes: Size = Field(_bytes(64 << 20), description="largest request body, also once unpacked")
     body_seconds: Seconds = Field(30.0, description="longest time a request body may take to arrive")
+    header_seconds: Seconds = Field(
+        20.0, description="longest time from a connection, or the first byte of its next request, to all its headers"
+    )
     json_cells: int = Field(
         4 << 20,
         ge=1,

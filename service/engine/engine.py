@@ -299,7 +299,7 @@ class Engine:
 
     def _deliver(self, done: Done[Ticket]) -> None:
         for ticket in done.batch.expired:
-            ticket.pending.fail(_late(ticket.arrived, ticket.deadline or done.taken))
+            ticket.pending.fail(late(ticket.arrived, ticket.deadline or done.taken))
         self._count_dropped(len(done.batch.expired), DeadlineExceeded.reason)
         for ticket, result in zip(done.batch.entries, done.results, strict=True):
             if isinstance(result, JobResult):
@@ -364,12 +364,15 @@ class Engine:
             self._workers_ended.set()
 
 
-def _late(arrived: float, deadline: float) -> DeadlineExceeded:
+def late(arrived: float, deadline: float) -> DeadlineExceeded:
+    """Both are times of the engine's clock."""
+    if deadline <= arrived:
+        return DeadlineExceeded("its deadline had already passed when it was queued: reading it took longer")
     return DeadlineExceeded(f"not computed within its deadline, {deadline - arrived:.3g} s after it was queued")
 
 
 def _expire(pending: Pending, arrived: float, deadline: float) -> None:
-    pending.fail(_late(arrived, deadline))
+    pending.fail(late(arrived, deadline))
 
 
 async def _within(event: asyncio.Event, timeout: float) -> bool:

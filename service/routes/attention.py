@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from starlette.types import Receive, Scope, Send
 
 from service.cache import Cache
-from service.errors import NotAcceptable, ServiceError
+from service.errors import NotAcceptable, ServiceError, UnknownName
 from service.exchange import Exchange, header
 from service.lifecycle import Lifecycle
 from service.records import AttentionInput, AttentionOptions, Timings
@@ -78,7 +79,10 @@ class Attention:
         timings.serialize = time.perf_counter() - computed
 
     def _read(self, exchange: Exchange, raw: bytes, accept: str | None, content_type: str | None) -> Asked:
-        asked = query.parse(raw)
+        try:
+            asked = query.parse(raw)
+        except UnknownName as error:
+            raise self._dotted(raw, error) from None
         exchange.encoding = self._label(asked.options, asked.options.encoding)
         accepted = media.negotiate(accept)
         body.check_form(accepted, asked.dtype, asked.arrays)
@@ -86,6 +90,25 @@ class Attention:
         if len(raw) + len(accept or "") + len(content_type or "") <= query.CACHED_LENGTH:
             self._asked.put((raw, accept, content_type), known, 1)
         return known
+
+    def _dotted(self, raw: bytes, error: UnknownName) -> UnknownName:
+        """The same, or better: `theta` is meant as the `rope.theta` of an encoding that was asked for."""
+        if error.kind != query.KIND:
+            return error
+        given = dict(query.pairs(raw))
+        named = [given.get("encoding"), *given.get("compare", "").split(",")]
+        dotted: dict[str, None] = {}
+        for name in named:
+            try:
+                encoding = self.scoring.catalogue.model(given.get("model")).encoding(name)
+            except ServiceError:
+                continue
+            parameters = [parameter.name for parameter in encoding.parameters]
+            for nearest in get_close_matches(error.name.lower(), parameters, n=1, cutoff=0.75):
+                dotted[f"{encoding.id}.{nearest}"] = None
+        if not dotted:
+            return error
+        return UnknownName(query.KIND, error.name, error.allowed, pointer=error.pointer, nearest=dotted)
 
     async def _decode(self, kind: str, content: bytes | bytearray) -> AttentionInput:
         limit = self.settings.max_body_bytes

@@ -31,7 +31,8 @@ def _refused(paths: tuple[str, ...]) -> Callable[[Request, Exception], NoReturn]
                 raise NotFound(f"there is no {path[:200]!r}{hint}", nearest=nearest)
             case MethodNotAllowed.status:
                 allowed = (error.headers or {}).get("Allow", "")
-                raise MethodNotAllowed(request.method, [name.strip() for name in allowed.split(",") if name.strip()])
+                names = {name.strip() for name in allowed.split(",") if name.strip()}
+                raise MethodNotAllowed(request.method, names | ({"HEAD"} if "GET" in names else set()))
             case _:
                 raise ServiceError(f"unexpected {error.status_code}: {error.detail}")
 

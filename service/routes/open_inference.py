@@ -180,7 +180,7 @@ def _ready_only(body: bytes | bytearray) -> bool:
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise MalformedBody(f"the body is not JSON: {error}") from None
+        raise MalformedBody(f"the body is not JSON{media.not_json(body, error)}") from None
     if not isinstance(document, dict) or not set(document) <= {"ready"}:
         raise InvalidInput('the body must be empty or {"ready": true or false}')
     ready = document.get("ready", False)

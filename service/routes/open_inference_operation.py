@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from service.routes import samples
+from service.errors import (
+    DeadlineExceeded,
+    Draining,
+    InvalidInput,
+    NotFound,
+    Overloaded,
+    ServiceError,
+    Unsupported,
+)
+from service.routes import problems, samples
 from service.routes.open_inference import INFER, LOAD, METHODS, MODEL, PREFIX, UNLOAD
 from service.routes.open_inference_infer import OCTETS
 from service.wire import media
@@ -53,6 +63,14 @@ _ERROR = {
         },
     }
 }
+_READING = tuple(failure for failure in problems.COMMON if failure is not InvalidInput)
+_FAILURES: Mapping[str, tuple[type[ServiceError], ...]] = {
+    INFER: (*_READING, NotFound, Overloaded, Draining, DeadlineExceeded),
+    "/v2/repository/index": _READING,
+    LOAD: (Unsupported, ServiceError),
+    UNLOAD: (Unsupported, ServiceError),
+}
+"""What is wrong with a request is 400 in this protocol, where it is 422 elsewhere."""
 _JSON = {media.JSON: {"schema": {"type": "object"}}}
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 
@@ -70,7 +88,11 @@ def example() -> dict[str, Any]:
 
 
 def _operation(template: str) -> dict[str, Any]:
-    operation: dict[str, Any] = {"tags": [TAG], "summary": SUMMARIES[template], "responses": _responses(_JSON)}
+    operation: dict[str, Any] = {
+        "tags": [TAG],
+        "summary": SUMMARIES[template],
+        "responses": _responses(_JSON, *_FAILURES.get(template, ())),
+    }
     if "{model}" in template:
         model = {
             "name": "model",
@@ -85,9 +107,13 @@ def _operation(template: str) -> dict[str, Any]:
         schema = {"type": "object", "required": ["inputs"]}
         content = {media.JSON: {"schema": schema, "example": example()}, OCTETS: _BINARY}
         operation["requestBody"] = {"required": True, "content": content}
-        operation["responses"] = _responses({**_JSON, OCTETS: _BINARY})
+        operation["responses"] = _responses({**_JSON, OCTETS: _BINARY}, *_FAILURES[INFER])
     return operation
 
 
-def _responses(content: dict[str, Any]) -> dict[str, Any]:
-    return {"200": {"description": "As the protocol has it.", "content": content}, **_ERROR}
+def _responses(content: dict[str, Any], *failures: type[ServiceError]) -> dict[str, Any]:
+    told = {
+        str(failure.status): {**_ERROR["default"], "description": problems.description(failure)}
+        for failure in sorted(failures, key=lambda one: one.status)
+    }
+    return {"200": {"description": "As the protocol has it.", "content": content}, **told, **_ERROR}

@@ -29,12 +29,6 @@ another one?*
 (RFC 9457) that says what came, what is allowed and how to get there. Each answer carries `X-Request-ID` and
 `Server-Timing`.
 """
-PROBLEMS: dict[int | str, Any] = {
-    "default": {
-        "description": "A failure, as a problem document (RFC 9457).",
-        "content": {media.PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}},
-    }
-}
 SWAGGER = {
     # Its badge would send the document's address to a host on the internet.
     "validatorUrl": None,
@@ -80,9 +74,6 @@ class Application(FastAPI):
             schemas = document.setdefault("components", {}).setdefault("schemas", {})
             for unused in ("HTTPValidationError", "ValidationError"):
                 schemas.pop(unused, None)
-            for path in document["paths"].values():
-                for one in path.values():
-                    one["responses"].pop("422", None)
             schemas.update(operation.SCHEMAS)
         assert self.openapi_schema is not None
         return self.openapi_schema

@@ -6,19 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from service.catalogue import Catalogue
-from service.errors import (
-    DeadlineExceeded,
-    Draining,
-    InvalidInput,
-    MalformedBody,
-    NotAcceptable,
-    Overloaded,
-    PayloadTooLarge,
-    ServiceError,
-    UnsupportedMediaType,
-)
+from service.errors import DeadlineExceeded, Draining, NotAcceptable, Overloaded
 from service.records import DEFAULT_RETURN, RETURNABLE
-from service.routes import samples
+from service.routes import problems, samples
 from service.routes.query import DTYPES, FORMS, ZOOMS
 from service.settings import Settings
 from service.wire import base64, media
@@ -165,16 +155,7 @@ SCHEMAS: dict[str, Any] = {
     },
 }
 
-_FAILURES: tuple[type[ServiceError], ...] = (
-    MalformedBody,
-    NotAcceptable,
-    PayloadTooLarge,
-    UnsupportedMediaType,
-    InvalidInput,
-    Overloaded,
-    Draining,
-    DeadlineExceeded,
-)
+FAILURES = (*problems.COMMON, NotAcceptable, Overloaded, Draining, DeadlineExceeded)
 
 
 def attention(catalogue: Catalogue, settings: Settings) -> dict[str, Any]:
@@ -199,7 +180,7 @@ def attention(catalogue: Catalogue, settings: Settings) -> dict[str, Any]:
         "responses": {
             "200": {
                 "description": "The attention matrices.",
-                "headers": _headers("X-Request-ID", "Server-Timing"),
+                "headers": problems.headers("X-Request-ID", "Server-Timing"),
                 "content": {
                     media.JSON: {
                         "schema": {"$ref": "#/components/schemas/AttentionResponse"},
@@ -208,7 +189,7 @@ def attention(catalogue: Catalogue, settings: Settings) -> dict[str, Any]:
                     **dict.fromkeys((*media.BINARY, media.PNG), binary),
                 },
             },
-            **{str(failure.status): _failure(failure) for failure in _FAILURES},
+            **problems.responses(*FAILURES),
         },
     }
 
@@ -279,26 +260,3 @@ def _picks(name: str, description: str) -> dict[str, Any]:
 
 def _choice(values: Iterable[str]) -> dict[str, Any]:
     return {"type": "string", "enum": list(values)}
-
-
-def _headers(*names: str) -> dict[str, Any]:
-    return {name: {"schema": {"type": "string"}} for name in names}
-
-
-def _failure(failure: type[ServiceError]) -> dict[str, Any]:
-    return {
-        "description": (failure.__doc__ or failure.title).split("\n")[0],
-        "headers": _headers("X-Request-ID", *(("Retry-After",) if failure in (Overloaded, Draining) else ())),
-        "content": {
-            media.PROBLEM: {
-                "schema": {"$ref": "#/components/schemas/Problem"},
-                "example": {
-                    "type": f"urn:attention:problem:{failure.reason}",
-                    "title": failure.title,
-                    "status": failure.status,
-                    "detail": failure.title,
-                    "request_id": "4f2c9d1e0a7b6c35",
-                },
-            }
-        },
-    }

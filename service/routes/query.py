@@ -31,6 +31,7 @@ NAMES = (
     "arrays",
     "zoom",
 )
+KIND = "query parameter"
 DTYPES: tuple[DType, ...] = ("float32", "float16")
 FORMS: tuple[Form, ...] = ("lists", "base64")
 ZOOMS = (1, 2, 3, 4)
@@ -58,13 +59,17 @@ def parse(raw: bytes) -> Query:
 
 
 def check_names(raw: bytes, known: tuple[str, ...]) -> None:
-    """For endpoints whose values are read elsewhere. Raises UnknownName."""
+    """For endpoints whose values are read elsewhere. Raises UnknownName, or InvalidInput for a name that came twice."""
+    seen = set()
     for name, _ in pairs(raw):
         at = f"query:{name[:80]}"
         if not known:
             raise InvalidInput(f"this takes no query parameters, but {name[:80]!r} came", pointer=at)
         if name not in known:
-            raise UnknownName("query parameter", name, known, pointer=at)
+            raise UnknownName(KIND, name, known, pointer=at)
+        if name in seen:
+            twice(name)
+        seen.add(name)
 
 
 @lru_cache(maxsize=1024)
@@ -90,7 +95,7 @@ def _parse(raw: bytes) -> Query:
                 twice(name)
             scalars[name] = value
         else:
-            raise UnknownName("query parameter", name, [*NAMES, "ENCODING.PARAMETER"], pointer=f"query:{name[:80]}")
+            raise UnknownName(KIND, name, [*NAMES, "ENCODING.PARAMETER"], pointer=f"query:{name[:80]}")
     options = AttentionOptions(
         encoding=one(given, "encoding", nonempty),
         compare=several(given, "compare"),

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request
 from service.errors import MalformedBody, PayloadTooLarge, UnsupportedMediaType
 from service.exchange import header
 from service.rope_resolver import RopeResolver
-from service.routes import resolve_operation, upload
+from service.routes import problems, resolve_operation, upload
 from service.routes.answers import Json
 from service.routes.attention import PATH as ATTENTION
 from service.routes.query import check_names
@@ -42,12 +42,13 @@ def router(resolver: RopeResolver, settings: Settings, responses: dict[int | str
     @routes.post(
         PATH,
         summary="What a checkpoint's rotary configuration comes to",
-        responses=resolve_operation.RESPONSES,
+        responses={**resolve_operation.RESPONSES, **problems.responses(*problems.COMMON)},
         openapi_extra=resolve_operation.REQUEST,
     )
     async def resolve(request: Request, head_dim: HeadDim = None, length: Length = None) -> Json:
         """Takes a whole `config.json`, or its `rope_scaling` or `rope_parameters` alone, in the old spelling or the
-        new, and reads it as transformers does. Every key is in `used`, or a warning names it and says why it is not.
+        new, and reads it as transformers does. Every key is in `used`, or a warning names it and says why it is not,
+        or it is `ignored`: it has nothing to do with positions.
         """
         check_names(request.scope["query_string"], ("head_dim", "length"))
         document = await _read(request, settings)
@@ -70,4 +71,4 @@ async def _read(request: Request, settings: Settings) -> Any:
     try:
         return orjson.loads(content)
     except orjson.JSONDecodeError as error:
-        raise MalformedBody(f"the body is not JSON{media.mismatch(content, media.JSON) or f': {error}'}") from None
+        raise MalformedBody(f"the body is not JSON{media.not_json(content, error)}") from None

@@ -8,11 +8,9 @@ from typing import Any, cast
 
 from starlette.types import Message, Receive, Scope
 
+from service import leftover
 from service.errors import BodyTimeout, ClientClosedRequest, PayloadTooLarge, UnsupportedMediaType
 from service.exchange import Exchange, header
-
-DISCARDED = 64 << 20
-DISCARD_SECONDS = 2.0
 
 
 async def read(scope: Scope, receive: Receive, limit: int, seconds: float, *, coded: bool = False) -> bytes | bytearray:
@@ -31,21 +29,21 @@ async def read(scope: Scope, receive: Receive, limit: int, seconds: float, *, co
     declared = _declared(scope)
     if declared is not None and declared > limit:
         if header(scope, b"expect") is None:
-            await _discard(exchange, receive)
-        raise _too_large(f"{declared} bytes", limit)
+            await leftover.discard(exchange, receive)
+        raise too_large(f"{declared} bytes", limit)
     message = _at_once(receive)
     if message is not None and message["type"] == "http.request" and not message.get("more_body", False):
         exchange.body_read = True
         content: bytes = message.get("body", b"")
         if len(content) > limit:
-            raise _too_large(f"{len(content)} bytes", limit)
+            raise too_large(f"{len(content)} bytes", limit)
         return content
     try:
         async with asyncio.timeout(seconds):
             return await _collect(exchange, receive, limit, message)
     except TimeoutError:
         exchange.close = True
-        raise BodyTimeout(f"the body did not arrive within {seconds:g} s", limit_seconds=seconds) from None
+        raise too_slow(seconds) from None
 
 
 def _at_once(receive: Receive) -> Message | None:
@@ -71,8 +69,8 @@ async def _collect(exchange: Exchange, receive: Receive, limit: int, first: Mess
     exchange.body_read = not more
     if len(body) > limit:
         if more:
-            await _discard(exchange, receive)
-        raise _too_large(f"more than {limit} bytes" if more else f"{len(body)} bytes", limit)
+            await leftover.discard(exchange, receive)
+        raise too_large(f"more than {limit} bytes" if more else f"{len(body)} bytes", limit)
     return body
 
 
@@ -82,26 +80,16 @@ def _content(message: Message) -> tuple[bytes, bool]:
     return message.get("body", b""), message.get("more_body", False)
 
 
-async def _discard(exchange: Exchange, receive: Receive) -> None:
-    """Takes in some more, so that a client which only reads once it has written gets to read the refusal."""
-    left, more = DISCARDED, True
-    try:
-        async with asyncio.timeout(DISCARD_SECONDS):
-            while more and left > 0:
-                part, more = _content(await receive())
-                left -= len(part)
-    except TimeoutError:
-        more = True
-    exchange.body_read = not more
-    exchange.close = more
-
-
 def _declared(scope: Scope) -> int | None:
     length = header(scope, b"content-length")
     return int(length) if length is not None and length.isdigit() else None
 
 
-def _too_large(size: str, limit: int) -> PayloadTooLarge:
+def too_slow(seconds: float) -> BodyTimeout:
+    return BodyTimeout(f"the body did not arrive within {seconds:g} s (ATTENTION_BODY_SECONDS)", limit_seconds=seconds)
+
+
+def too_large(size: str, limit: int) -> PayloadTooLarge:
     return PayloadTooLarge(
         f"the body has {size}, the limit is {limit} (ATTENTION_MAX_BODY_BYTES); "
         "float16 or float32 in application/x-npz takes the least room",

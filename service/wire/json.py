@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -40,12 +41,40 @@ def decode(body: bytes | bytearray) -> AttentionInput:
 def _loaded(body: bytes | bytearray) -> Members:
     """By way of lists."""
     try:
-        return _read(orjson.loads(body))
+        document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        reason = str(error)
+        reason = media.not_json(body, error)
+    else:
+        check_twice(body, document)
+        return _read(document)
     if _NOT_JSON.search(body):
         _name_nonfinite(body)
-    raise MalformedBody(f"the body is not JSON{media.mismatch(body, media.JSON) or ': ' + reason}")
+    raise MalformedBody(f"the body is not JSON{reason}")
+
+
+def check_twice(body: bytes | bytearray, document: Any) -> None:
+    """Raises InvalidInput for a member that an object has twice: orjson keeps the last.
+
+    Only where the bytes have the name of a member (or of a member's member) twice is it worth a slower look.
+    """
+    if not isinstance(document, dict):
+        return
+    names = {*document, *(name for value in document.values() if isinstance(value, dict) for name in value)}
+    if all(body.count(orjson.dumps(name)) < 2 for name in names):
+        return
+
+    def once(pairs: list[tuple[str, Any]]) -> None:
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise InvalidInput(
+                    f"the body has {name[:80]!r} twice in one object; send it once",
+                    pointer=pointer(name) if name in document else None,
+                )
+            seen.add(name)
+
+    with suppress(RecursionError):
+        json.loads(body, object_pairs_hook=once)
 
 
 def _name_nonfinite(body: bytes | bytearray) -> None:
@@ -82,7 +111,7 @@ def _read(document: Any) -> Members:
             f'the body is {kind(document)}; it must be an object such as {{"embeddings": [[0.1, 0.2], [0.3, 0.4]]}}',
             pointer="",
         )
-    check_names(document, dotted=False)
+    check_names(document, dotted=False, values=document)
     members = Members(parameters_at=pointer("parameters"))
     for name, value in document.items():
         at = pointer(name)
@@ -181,4 +210,20 @@ def _parameters(value: Any, at: str) -> dict[str, np.ndarray]:
             f'{at} is {kind(value)}; an object of arrays by ENCODING.NAME is expected, such as {{"t5.bias": [[...]]}}',
             pointer=at,
         )
+    for name, part in value.items():
+        if isinstance(part, str | bool):
+            raise InvalidInput(
+                f"{at}{pointer(name)} is {kind(part)}; a number is what it takes, {_unquoted(name, part)}, or an array "
+                f"of numbers; words go into the query string: {media.in_query(name, part)}",
+                pointer=at + pointer(name),
+            )
     return {name: _array(part, at + pointer(name)) for name, part in value.items()}
+
+
+def _unquoted(name: str, value: str | bool) -> str:
+    """The number that was meant, or another."""
+    try:
+        number = orjson.dumps(float(value)) if isinstance(value, str) else b"1"
+    except ValueError:
+        number = b"1"
+    return f"{orjson.dumps(name[:40]).decode()}: {number.decode().removesuffix('.0')}"

@@ -11,6 +11,7 @@ import orjson
 from jaxtyping import Float
 
 from service.errors import InvalidInput
+from service.words import counted
 
 MAX_RANK = 8
 _LARGEST = int(np.finfo(np.float64).max)
@@ -78,16 +79,16 @@ def _look(value: Any, shape: list[int], at: str, booleans: bool, whole: str) -> 
                 f"{at} is an integer of {len(str(abs(value)))} digits, too large for a float", pointer=at
             )
         return
-    expected = f"{shape[0]} numbers" if len(shape) == 1 else f"{shape[0]} lists"
+    unit = "number" if len(shape) == 1 else "list"
+    expected = counted(shape[0], unit)
     if not isinstance(value, list):
         raise InvalidInput(f"{at} is {kind(value)}; a list of {expected} is expected there", pointer=at)
     if len(shape) > 1 or not set(map(type, value)) <= {float}:
         for i, part in enumerate(value):
             _look(part, shape[1:], f"{at}/{i}", booleans, whole)
     if len(value) != shape[0]:
-        unit = "numbers" if len(shape) == 1 else "lists"
         raise InvalidInput(
-            f"{at} has {len(value)} {unit}, but the first of its kind in {whole} has {shape[0]}: "
+            f"{at} has {counted(len(value), unit)}, but the first of its kind in {whole} has {shape[0]}: "
             "rows must be of equal length",
             pointer=at,
             length=len(value),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from urllib.parse import quote
 
 from service.errors import NotAcceptable, UnsupportedMediaType
 
@@ -139,6 +140,34 @@ def mismatch(body: bytes | bytearray | memoryview, claimed: str) -> str:
         return ""
     name, kind = found
     return f": it looks like {name}" + (f", which is sent as Content-Type: {kind}" if kind else "")
+
+
+def not_json(body: bytes | bytearray | memoryview, error: Exception) -> str:
+    """The end of a sentence that says a body is not JSON."""
+    found = mismatch(body, JSON)
+    if found:
+        return found
+    try:
+        str(body, "utf-8")
+    except UnicodeDecodeError as undecodable:
+        at = undecodable.start
+        return f": JSON is read in UTF-8 only, and the byte 0x{body[at]:02x} at offset {at} is not UTF-8"
+    return f": {error}"
+
+
+def in_query(name: str, value: object = None) -> str:
+    """How something is said in the query string instead: `/attention?heads=8`."""
+    match value:
+        case bool():
+            text = str(value).lower()
+        case str() | int() | float():
+            text = str(value)
+        case list() if value and all(isinstance(part, str | int) for part in value):
+            text = ",".join(map(str, value))
+        case _:
+            text = "..."
+    text = text if len(text) <= 40 else "..."
+    return f"/attention?{quote(name[:80], safe='.')}={quote(text, safe=',.-:')}"
 
 
 def _short(text: str) -> str:

@@ -10,13 +10,29 @@ import numpy as np
 
 from service.errors import InvalidInput, UnknownName
 from service.records import AttentionInput
-from service.wire import arrays
+from service.wire import arrays, media
 from service.wire.arrays import Array
 from service.wire.pointer import pointer
 
 EMBEDDINGS = ("embeddings", "queries", "keys")
 POSITIONS = ("positions", "query_positions", "key_positions")
 NAMES = (*EMBEDDINGS, *POSITIONS, "mask", "tokens", "text", "parameters")
+IN_QUERY = (
+    "encoding",
+    "compare",
+    "model",
+    "heads",
+    "key_heads",
+    "causal",
+    "return",
+    "rows",
+    "head",
+    "top_k",
+    "dtype",
+    "arrays",
+    "zoom",
+)
+"""What the query string says and a body does not."""
 MAX_PARAMETERS = 64
 
 
@@ -32,9 +48,16 @@ class Members:
     text: str | None = None
 
 
-def check_names(names: Iterable[str], *, dotted: bool) -> None:
-    """Raises UnknownName for a name that is no member. `dotted`: parameters are members too, as `ENCODING.NAME`."""
+def check_names(names: Iterable[str], *, dotted: bool, values: Mapping[str, Any] | None = None) -> None:
+    """Raises UnknownName for a name that is no member. `dotted`: parameters are members too, as `ENCODING.NAME`.
+    `values` are shown where they belong elsewhere."""
     for name in names:
+        if name in IN_QUERY or (not dotted and "." in name):
+            place = '; an array of it goes into "parameters"' if "." in name else ""
+            form = media.in_query(name, (values or {}).get(name))
+            raise InvalidInput(
+                f"{name[:80]!r} is said in the query string, not in the body: POST {form}{place}", pointer=pointer(name)
+            )
         if name not in NAMES and not (dotted and "." in name):
             allowed = [known for known in NAMES if not dotted or known not in ("parameters", "text")]
             if dotted:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -16,6 +17,7 @@ from service.wire import arrays, media
 from service.wire.arrays import Array
 
 MAX_HEADER = 10_000
+_INTERNAL = re.compile(r" object at 0x|malformed node|codec can't")
 
 
 def decode(body: bytes | bytearray) -> AttentionInput:
@@ -29,14 +31,22 @@ def read(body: bytes | bytearray | memoryview, at: str, *, claimed: str = media.
     try:
         shape, fortran, dtype, start = _header(bytes(view[: min(_end(view), MAX_HEADER)]))
     except Exception as error:  # a header is a Python literal: what a bad one raises has no end
-        hint = (
-            media.mismatch(view, claimed)
-            or f": {str(error).splitlines()[0][:200] if str(error) else type(error).__name__}"
-        )
+        hint = media.mismatch(view, claimed) or f": {_reason(error)}"
         raise MalformedBody(f"{at} is not an npy array{hint}", pointer=at) from None
     _check(shape, dtype, len(view) - start, at)
     flat: Array = np.frombuffer(view, dtype=dtype, count=math.prod(shape), offset=start)
     return flat.reshape(shape, order="F" if fortran else "C")
+
+
+def _reason(error: Exception) -> str:
+    """What NumPy says where it says it of the header, and not of how it reads one."""
+    text = str(error).partition("\n")[0]
+    if isinstance(error, ValueError) and text and not _INTERNAL.search(text):
+        return text[:200]
+    return (
+        "its header cannot be read; it must be a dictionary such as "
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (11, 384), }"
+    )
 
 
 def _end(view: memoryview) -> int:

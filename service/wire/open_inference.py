@@ -17,6 +17,7 @@ import orjson
 
 from service.errors import InvalidInput, MalformedBody, PayloadTooLarge, ServiceError, UnknownName
 from service.records import AttentionInput, ScoringResult
+from service.wire import media
 from service.wire import open_inference_tensors as tensors
 from service.wire.arrays import Array
 from service.wire.json import BLOCK, MAX_LISTS
@@ -118,10 +119,10 @@ def _document(text: memoryview, binary: memoryview) -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        reason = str(error)
+        reason = media.not_json(text, error)
     if _NOT_JSON.search(text):
         _name_nonfinite(text, binary)
-    raise MalformedBody(f"the {'body' if len(text) else 'empty body'} is not JSON: {reason}")
+    raise MalformedBody(f"the {'body' if len(text) else 'empty body'} is not JSON{reason}")
 
 
 def _name_nonfinite(text: memoryview, binary: memoryview) -> None:

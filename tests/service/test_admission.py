@@ -160,13 +160,13 @@ def test_positions_of_embeddings_are_those_of_queries_and_keys() -> None:
             {"embeddings": array(3, 8), "positions": np.array([0.0, np.nan, 1.0])},
         ),
         (
-            "2 tokens are named, but there are 3 tokens",
+            "2 names came under tokens for 3 tokens",
             "/tokens",
             None,
             {"embeddings": array(3, 8), "tokens": ["a", "b"]},
         ),
         (
-            "3 tokens are named, but there are 2 keys",
+            "3 names came under tokens for 2 keys",
             "/tokens",
             None,
             {"queries": array(3, 8), "keys": array(2, 8), "tokens": ["a", "b", "c"]},

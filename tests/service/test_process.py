@@ -8,6 +8,8 @@ import signal
 import socket
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -171,7 +173,7 @@ def test_a_second_signal_ends_it_without_waiting() -> None:
 
 @pytest.fixture(scope="module")
 def process() -> object:
-    with serving(workers="1", max_body_bytes="1MiB", body_seconds="1") as process:
+    with serving(workers="1", max_body_bytes="1MiB", body_seconds="1", header_seconds="1") as process:
         yield process
         process.child.send_signal(signal.SIGTERM)
         assert process.wait(15) == 0
@@ -201,6 +203,60 @@ def test_a_large_upload_is_refused_and_the_client_gets_to_read_it(process: Proce
     status, body = post(process, bytes(8 << 20))
     assert status == 413
     assert json.loads(body)["limit"] == 1 << 20
+
+
+@pytest.mark.parametrize("megabytes", [2, 100])
+@pytest.mark.parametrize(("query", "status"), [("", 413), ("theta=5", 422)])
+def test_a_client_that_closes_and_only_reads_once_it_has_written_gets_its_refusal(
+    process: Process, megabytes: int, query: str, status: int
+) -> None:
+    url = f"http://127.0.0.1:{process.port}/attention?{query}"
+    request = urllib.request.Request(url, bytes(megabytes << 20), HEADERS)  # urllib sends Connection: close
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(request, timeout=20)
+    with caught.value as answer:
+        assert answer.code == status
+        assert json.loads(answer.read())["status"] == status
+
+
+@pytest.mark.parametrize("begun", [b"", b"\r\n", b"POST /attention HTTP/1.1\r\nhost:", b"GET /models HTT"])
+def test_a_connection_whose_request_never_comes_is_closed(process: Process, begun: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", process.port), timeout=10) as connection:
+        connection.sendall(begun)
+        answer = b"".join(iter(lambda: connection.recv(10_000), b""))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 408")
+    assert b"connection: close" in head
+    assert "ATTENTION_HEADER_SECONDS" in json.loads(body)["detail"]
+
+
+def test_a_head_that_begins_after_an_answer_has_its_time_too(process: Process) -> None:
+    with socket.create_connection(("127.0.0.1", process.port), timeout=10) as connection:
+        connection.sendall(raw(SMALL))
+        assert connection.recv(100_000).startswith(b"HTTP/1.1 200")
+        connection.sendall(b"GET /models HT")
+        assert b"HTTP/1.1 408" in b"".join(iter(lambda: connection.recv(100_000), b""))
+
+
+def test_a_head_in_pieces_is_served(process: Process) -> None:
+    with socket.create_connection(("127.0.0.1", process.port), timeout=10) as connection:
+        for piece in (b"GET /mod", b"els HTTP/1.1\r\nho", b"st: x\r\n\r\n"):
+            connection.sendall(piece)
+            time.sleep(0.05)
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+        time.sleep(1.2)  # nothing is wrong with a connection that waits between two requests
+        connection.sendall(b"GET /models HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert b"HTTP/1.1 200" in connection.recv(1 << 20)
+
+
+@pytest.mark.parametrize("bytes_", [b"FROB /models HTTP/1.1\r\nhost: x\r\n\r\n", b"\x16\x03\x01 hello\r\n\r\n"])
+def test_what_is_no_request_is_answered_with_a_problem_document(process: Process, bytes_: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", process.port), timeout=10) as connection:
+        connection.sendall(bytes_)
+        head, _, body = b"".join(iter(lambda: connection.recv(10_000), b"")).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400")
+    assert media.PROBLEM.encode() in head
+    assert "method is unknown" in json.loads(body)["detail"]
 
 
 def test_a_client_that_asks_first_is_refused_before_it_sends(process: Process) -> None:

@@ -264,7 +264,7 @@ def test_a_query_says_every_parameter(document: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "pointer", "words"),
     [
-        ({"factor": 0.5}, "/rope_scaling/factor", "rope-longrope.factor is 0.5; allowed: 1.0 to"),
+        ({"factor": 0.5}, "/rope_scaling/factor", "rope-longrope.factor is 0.5; allowed: 1 to"),
         ({"long_factor": SHORT_FACTOR[1:]}, "/rope_scaling/long_factor", "has 47 entries; allowed: 48"),
         ({"short_factor": [0.0] * 48}, "/rope_scaling/short_factor", "allowed: 0.001 to"),
         ({"attention_factor": -1}, "/rope_scaling/attention_factor", "rope-longrope.attention_factor is -1"),

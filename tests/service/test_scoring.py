@@ -826,7 +826,7 @@ def test_a_causal_encoding_in_a_comparison_that_is_not_is_refused(runner: asynci
         (UnknownName, "unknown value of return 'weight'; did you mean weights", {"returns": ("weight",)}),
         (InvalidInput, "return names nothing; it may hold weights, scores, terms, output", {"returns": ()}),
         (InvalidInput, "width 8 cannot be split into 3 heads; heads may be 1, 2, 4, 8", {"heads": 3}),
-        (ParameterOutOfRange, "rope.theta is 0.1; allowed: 1.0 to", {"scalars": {"rope.theta": "0.1"}}),
+        (ParameterOutOfRange, "rope.theta is 0.1; allowed: 1 to", {"scalars": {"rope.theta": "0.1"}}),
         (
             InvalidInput,
             "is a parameter of t5, which this request does not ask for",

@@ -67,9 +67,9 @@ def test_every_member_arrives_with_its_type() -> None:
 @pytest.mark.parametrize(
     ("document", "pointer", "words"),
     [
-        ({"embeddings": [[1, 2], [3]]}, "/embeddings/1", "has 1 numbers"),
+        ({"embeddings": [[1, 2], [3]]}, "/embeddings/1", "has 1 number,"),
         ({"embeddings": [[1, 2], [3, 4, 5]]}, "/embeddings/1", "has 3 numbers"),
-        ({"embeddings": [[[1], [2]], [[3]]]}, "/embeddings/1", "has 1 lists"),
+        ({"embeddings": [[[1], [2]], [[3]]]}, "/embeddings/1", "has 1 list,"),
         ({"embeddings": [[1, 2], 3]}, "/embeddings/1", "the number 3"),
         ({"embeddings": [[1, 2], [3, [4]]]}, "/embeddings/1/1", "a list"),
         ({"embeddings": [[1, 2], [3, "NaN"]]}, "/embeddings/1/1", 'the string "NaN"'),

@@ -102,10 +102,9 @@ def test_what_is_out_of_the_ordinary_is_left_to_the_lists(body: bytes) -> None:
     assert parsed(body) is None
 
 
-def test_the_last_of_two_members_of_one_name_counts_as_ever() -> None:
-    read = json.decode(b'{"embeddings": [[1]], "embeddings": [[2]]}')
-    assert read.embeddings is not None
-    assert read.embeddings.item() == 2
+def test_two_members_of_one_name_are_refused_by_name() -> None:
+    with pytest.raises(InvalidInput, match="'embeddings' twice"):
+        json.decode(b'{"embeddings": [[1]], "embeddings": [[2]]}')
 
 
 def test_without_simdjson_the_lists_serve(monkeypatch: pytest.MonkeyPatch) -> None:
