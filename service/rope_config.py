@@ -13,7 +13,7 @@ from service.rope_keys import Found, Keys, Remark, Scope, shown
 from service.rope_language import Language
 from service.rope_layer import Layer, Rotation
 from service.rope_models import DEFAULT_SETTINGS, LAYER_TYPES
-from service.rope_names import FRACTION, ONLY_SETTINGS, SETTINGS, TEXT, THETA, TYPE
+from service.rope_names import FRACTION, KNOWN, ONLY_SETTINGS, REASONS, SETTINGS, TEXT, THETA, TYPE, looks_rotary
 
 __all__ = ["Remark", "RopeConfig", "Rotation"]
 
@@ -22,12 +22,14 @@ NOWHERE = Scope((), {})
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    """A configuration that was read. `used`: key -> the parameters that it gave."""
+    """A configuration that was read. `used`: key -> the parameters that it gave; `ignored`: the keys that have nothing
+    to do with positions."""
 
     model_type: str | None
     rotations: tuple[Rotation, ...]
     used: Mapping[str, str]
     remarks: tuple[Remark, ...]
+    ignored: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, document: Any, head_dim: int | None = None) -> RopeConfig:
@@ -48,14 +50,15 @@ class RopeConfig:
             raise InvalidInput("each layer type is null: none of them turns", pointer=language.top.pointer)
         rotations = tuple(layer.read() for layer in layers)
         encodings = " and ".join(dict.fromkeys(rotation.encoding for rotation in rotations))
-        return cls(language.model_type, rotations, keys.used, tuple(keys.remarks(encodings)))
+        return cls(language.model_type, rotations, keys.used, tuple(keys.remarks(encodings)), tuple(keys.ignored))
 
 
 def _language_part(keys: Keys, document: dict[str, Any]) -> tuple[Scope, bool]:
     """The settings of the language model, and whether they are a part of a larger model's."""
     top, inside = keys.open((), document), False
     while inner := next((name for name in TEXT if isinstance(top.values.get(name), dict)), None):
-        keys.explain_all((top,), top.values, f"stands outside {inner}, which is the language model")
+        told = [name for name in top.values if name in KNOWN or name in REASONS or looks_rotary(name)]
+        keys.explain_all((top,), told, f"stands outside {inner}, which is the language model")
         top, inside = keys.open((*top.path, inner), top.values[inner]), True
     return top, inside
 
@@ -99,14 +102,14 @@ def _settings(language: Language) -> Scope:
         if not isinstance(first.value, dict):
             first.refuse("an object or null")
         if first.value:
-            return keys.open(first.path, first.value)
+            return keys.settings(keys.open(first.path, first.value))
         keys.use(first.path, "encoding")
         return NOWHERE
     values = top.values
     if "rope_type" in values or ("type" in values and "model_type" not in values):
-        return top
+        return keys.settings(top)
     if any(name in values for name in ONLY_SETTINGS) or _nested(top, top):
-        return top
+        return keys.settings(top)
     null = next((name for name in SETTINGS if name in values), None)
     if null is not None:
         keys.use((*top.path, null), "encoding")
@@ -136,7 +139,7 @@ def _open_nested(keys: Keys, rope: Scope, names: list[str], alone: bool) -> list
     for name, value in rope.values.items():
         path = (*rope.path, name)
         if name in names and value is not None:
-            opened.append((name, keys.open(path, value)))
+            opened.append((name, keys.settings(keys.open(path, value))))
         elif name in names:
             keys.explain(Found(path, value), "null: these layers do not turn; they are encoding=none", "note")
         elif not alone:

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Any, Literal, NoReturn
 
 from service.errors import InvalidInput
-from service.rope_names import KNOWN, REASONS
+from service.rope_names import KNOWN, REASONS, looks_rotary
 from service.wire.pointer import pointer
 
 Kind = Literal["contradiction", "default", "note", "unused"]
@@ -26,6 +26,9 @@ class Remark:
     kind: Kind
     key: str
     message: str
+
+    def rank(self) -> int:
+        return ORDER.index(self.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,7 @@ class Keys:
         self.layered = False
         """Whether layer types have settings of their own, so that one key may well differ from another."""
         self._opened: dict[Path, Scope] = {}
+        self._settings: set[Path] = set()
         self._used: dict[Path, list[str]] = {}
         self._reasons: dict[Path, Remark] = {}
         self._remarks: dict[Remark, None] = {}
@@ -107,6 +111,11 @@ class Keys:
         count = sum(len(one.values) for one in self._opened.values())
         if count > MAX_KEYS:
             raise InvalidInput(f"the configuration has {count} keys; at most {MAX_KEYS} are read", limit=MAX_KEYS)
+        return scope
+
+    def settings(self, scope: Scope) -> Scope:
+        """Says that this object is about rotation and nothing else, so that each of its keys is spoken of."""
+        self._settings.add(scope.path)
         return scope
 
     def find(self, scopes: Iterable[Scope], names: Iterable[str]) -> list[Found]:
@@ -166,10 +175,23 @@ class Keys:
         """Key -> what it was used for."""
         return {".".join(path): ", ".join(purposes) for path, purposes in self._used.items() if self._is_there(path)}
 
+    @property
+    def ignored(self) -> list[str]:
+        """The keys that have nothing to do with positions, as far as their names tell."""
+        return [".".join(path) for path, _ in self._left() if not self._spoken_of(path)]
+
+    def _spoken_of(self, path: Path) -> bool:
+        name = path[-1]
+        if path in self._reasons or path[:-1] in self._settings or name in REASONS or name in KNOWN:
+            return True
+        return looks_rotary(name) or _nearest(name) is not None
+
     def remarks(self, encodings: str) -> list[Remark]:
-        """All of them, contradictions first; each key that is not used has exactly one that explains it."""
-        everything = [*self._remarks, *(self._unused(*left, encodings) for left in self._left())]
-        return sorted(everything, key=lambda remark: ORDER.index(remark.kind))
+        """All of them, contradictions first; each key that is neither used nor ignored has exactly one that explains
+        it."""
+        left = ((path, value) for path, value in self._left() if self._spoken_of(path))
+        everything = [*self._remarks, *(self._unused(path, value, encodings) for path, value in left)]
+        return sorted(everything, key=Remark.rank)
 
     def _is_there(self, path: Path) -> bool:
         scope = self._opened.get(path[:-1])
@@ -192,11 +214,17 @@ class Keys:
             message = REASONS[name]
         elif name in KNOWN:
             message = f"has no part in {encodings}"
-        elif len(name) <= 40 and (nearest := get_close_matches(name, KNOWN, n=1, cutoff=0.8)):
-            message = f"not known here; did you mean {nearest[0]}?"
+        elif (nearest := _nearest(name)) is not None:
+            message = f"not known here; did you mean {nearest}?"
         else:
             message = "not known here as a part of rotary configurations"
         return Remark("unused", ".".join(path), message)
+
+
+def _nearest(name: str) -> str | None:
+    """The known name that was meant, where that is likely."""
+    nearest = get_close_matches(name, KNOWN, n=1, cutoff=0.8) if len(name) <= 40 else []
+    return nearest[0] if nearest else None
 
 
 def shown(value: Any) -> str:

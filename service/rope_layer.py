@@ -28,6 +28,8 @@ DEFAULT_THETA = 10_000.0
 PHI3 = ("phi3", "phi3_v", "phi3small", "phi4_multimodal", "phimoe")
 """Models whose `yarn` is LongRoPE, by its first name."""
 
+LLAMA = "as published: Llama 3.1 has 8 and Llama 3.2 has 32 with a ratio of 16"
+
 Value = float | int | bool | str | list[float]
 
 
@@ -183,7 +185,7 @@ class Layer:
             self.keys.absent(self.rope, "attention_factor", "sqrt(1 + ln(factor) / ln(original length)) was taken")
 
     def _llama3(self) -> None:
-        self._scaled_lengths()
+        self._scaled_lengths(free=True)
         low, high = self._or_default("low_freq_factor", 1.0), self._or_default("high_freq_factor", 4.0)
         if high <= low:
             message = f"is {shown(high)}, not more than low_freq_factor, {shown(low)}"
@@ -202,8 +204,9 @@ class Layer:
 
     # Lengths
 
-    def _scaled_lengths(self) -> None:
-        """`factor` and `original_length`; either may follow from the other and max_position_embeddings."""
+    def _scaled_lengths(self, *, free: bool = False) -> None:
+        """`factor` and `original_length`; either may follow from the other and max_position_embeddings. `free`: a
+        factor that is given need not be the ratio of the lengths."""
         order = self.top_first if self.layer_type is None else self.rope_first
         original = self.keys.take("original_length", order, *ORIGINAL)
         if original is None:
@@ -219,7 +222,7 @@ class Layer:
         factor = self.keys.take("factor", (self.rope,), "factor")
         if factor is not None:
             self._give("factor", factor.number(), factor)
-            self._compare_lengths(factor.number(), original)
+            self._compare_lengths(factor.number(), original, free)
             return
         longest = self.keys.take("factor", self.top_first, *LENGTH)
         if longest is None:
@@ -232,7 +235,7 @@ class Layer:
             self.keys.remark("contradiction", longest.key, f"{told} is less than 1; 1 was taken as the factor")
         self._give("factor", max(1.0, ratio), longest)
 
-    def _compare_lengths(self, factor: float, original: Found) -> None:
+    def _compare_lengths(self, factor: float, original: Found, free: bool) -> None:
         for longest in self.keys.find(self.top_first, LENGTH):
             if longest.path == original.path:
                 continue
@@ -247,8 +250,8 @@ class Layer:
                 self.keys.explain(
                     longest,
                     f"{longest.key} / {original.key} = {shown(longest.value)} / {shown(original.value)} = {ratio:.6g}, "
-                    f"but factor = {shown(factor)}, which counts",
-                    "contradiction",
+                    f"but factor = {shown(factor)}, which counts" + (f"; {LLAMA}" if free else ""),
+                    "note" if free else "contradiction",
                 )
 
     def _explain_lengths(self, message: str) -> None:

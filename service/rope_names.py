@@ -60,6 +60,25 @@ KNOWN = (
     "attn_logit_softcapping",
 )
 
+ROTARY = (
+    "rope",
+    "rotary",
+    "theta",
+    "position",
+    "scal",
+    "factor",
+    "yarn",
+    "mscale",
+    "freq",
+    "ntk",
+)
+"""A name with one of these in it may well be about positions, though it is not known here."""
+
+
+def looks_rotary(name: str) -> bool:
+    return any(part in name.lower() for part in ROTARY)
+
+
 TYPES: Mapping[str, str] = {
     "default": "rope",
     "linear": "rope-linear",

@@ -70,8 +70,9 @@ class RopeResolver:
             "used": config.used,
             "warnings": [
                 {"kind": remark.kind, "key": remark.key, "message": remark.message}
-                for remark in (*config.remarks, *_length_remarks(results, length))
+                for remark in sorted((*config.remarks, *_length_remarks(results, length)), key=Remark.rank)
             ],
+            "ignored": list(config.ignored),
         }
 
     async def _result(self, rotation: Rotation, address: str, length: int | None) -> dict[str, Any]:

@@ -92,6 +92,12 @@ SCHEMA: dict[str, Any] = {
                     "message": {"type": "string"},
                 },
             },
+            "description": "contradictions first",
+        },
+        "ignored": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "keys that have nothing to do with positions, as far as their names tell",
         },
     },
 }
@@ -147,6 +153,7 @@ ANSWER: dict[str, Any] = {
             "message": "absent: 1 was taken, transformers' default for qwen2",
         },
     ],
+    "ignored": [],
 }
 """What `small` is answered with, its numbers rounded."""
 

@@ -75,6 +75,8 @@ def test_the_query_string_says_what_the_configuration_does_not(client: TestClien
         (b"{}", media.JSON, "head_dim=7", 422, "multiple of 2"),
         (b"{}", media.JSON, "head_dim=0", 422, "greater than or equal to 2"),
         (b"{}", media.JSON, "length=0", 422, "greater than or equal to 1"),
+        (b"{}", media.JSON, "length=5&length=6", 422, "length came more than once"),
+        (b"{}", media.JSON, "head_dim=4&head_dim=4", 422, "head_dim came more than once"),
         (b"{}", media.JSON, "", 422, "head_dim is not known"),
         (b'{"rope_type": "yarm"}', media.JSON, "", 422, "did you mean yarn or"),
         (b'"' + b"x" * LARGEST, media.JSON, "", 413, "the limit is"),
@@ -87,6 +89,23 @@ def test_bad_requests_are_told_what_is_wrong(
     assert answer.status_code == status
     assert answer.headers["content-type"] == media.PROBLEM
     assert words in answer.json()["detail"]
+
+
+def test_keys_that_say_nothing_of_positions_are_listed_and_not_warned_of(client: TestClient) -> None:
+    others = {"bos_token_id": 1, "vocab_size": 32000, "torch_dtype": "bfloat16", "pad_token_id": None}
+    likely = {"rotary_frobs": 1, "my_scaling": 2, "pos_freqs": 3}
+    scaling = {**LLAMA_3_1_8B["rope_scaling"], "color": "blue"}
+    answer = resolve(client, {**LLAMA_3_1_8B, **others, **likely, "rope_scaling": scaling}).json()
+    assert set(others) <= set(answer["ignored"])
+    warned = {warning["key"] for warning in answer["warnings"]}
+    assert {*likely, "rope_scaling.color"} <= warned
+    assert not warned & set(answer["ignored"])
+
+
+def test_published_llama_3_contradicts_nothing(client: TestClient) -> None:
+    kinds = {warning["kind"] for warning in resolve(client, LLAMA_3_1_8B).json()["warnings"]}
+    assert "contradiction" not in kinds
+    assert "note" in kinds
 
 
 def test_it_is_asked_by_post(client: TestClient) -> None:
