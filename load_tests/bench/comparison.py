@@ -10,6 +10,7 @@ from load_tests.bench import environments, job, processes, wrk
 from load_tests.bench.contenders import MODEL, PEER_LIST, PEERS, SERVICE, Contender, Setting
 from load_tests.bench.environments import NotInstalled
 from load_tests.bench.job import FORMATS, Format, WrongAnswer
+from load_tests.bench.others import watching
 from load_tests.bench.processes import Server, StartFailed
 from load_tests.bench.records import Sample, Trial
 from load_tests.bench.wrk import RunFailed
@@ -115,8 +116,16 @@ class Comparison:
         post = contender.post(format)
         wrk.load(server.address, post, all_connections[0], WARM_UP)
         for connections in all_connections:
-            run = wrk.load(server.address, post, connections, self.seconds)
-            yield Sample(contender=contender.name, format=format, connections=connections, round=number, run=run)
+            with watching(server) as others:
+                run = wrk.load(server.address, post, connections, self.seconds)
+            yield Sample(
+                contender=contender.name,
+                format=format,
+                connections=connections,
+                round=number,
+                run=run,
+                others=others.value,
+            )
         self.resident[contender.name] = max(server.resident_bytes(), self.resident.get(contender.name, 0))
 
     def _check(self, contender: Contender, server: Server, format: Format) -> None:

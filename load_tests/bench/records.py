@@ -52,6 +52,8 @@ class Sample(BaseModel):
     connections: int
     round: int
     run: Run
+    others: float
+    """Part of all cores that was used by who takes no part."""
 
 
 class Peers(Part):
@@ -81,6 +83,8 @@ class BareRow(BaseModel):
     """Size of an answer."""
     service: Rounds
     bare: Rounds
+    others: Rounds
+    """Part of all cores that was used by who takes no part, while the service was measured."""
 
 
 class Bare(Part):
@@ -100,6 +104,8 @@ class ScalingRow(BaseModel):
     rows: int | None
     service: Rounds
     bare: Rounds
+    others: Rounds
+    """As above."""
 
 
 class Scaling(Part):

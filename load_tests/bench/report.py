@@ -14,6 +14,8 @@ from load_tests.bench.statistics import Summary, slope, summarise
 
 COMMAND = "make bench"
 PICTURE = "images/benchmark-scaling.png"
+QUIET = 0.05
+"""Part of the cores used by others up to which a machine counts as quiet."""
 FLAT = 0.05
 """Growth over all requests, as a part of the resident memory, up to which it counts as flat."""
 
@@ -75,8 +77,21 @@ def _head(found: Findings) -> str:
 
 Servers and client share the same cores, over the loopback interface: what the client costs is taken from every server
 alike. Figures are medians of the rounds, with the lowest and the highest. Ratios compare within one run; on another
-machine expect other numbers and similar ratios. A load average well above 0 before a part says that the machine had
-other work, and then its figures say less."""
+machine expect other numbers and similar ratios. {_busy(found)}"""
+
+
+def _busy(found: Findings) -> str:
+    """How much others used of the machine, said plainly."""
+    shares = [sample.others for sample in found.peers.samples] if found.peers else []
+    shares += [share for row in (found.bare.rows if found.bare else []) for share in row.others]
+    shares += [share for point in (found.scaling.points if found.scaling else []) for share in point.others]
+    if not shares:
+        return "The load average says whether the machine had other work before."
+    median, worst = float(np.median(shares)), max(shares)
+    said = f"Other processes used {median:.0%} of the cores in the median run, at most {worst:.0%}"
+    if median <= QUIET:
+        return f"{said}."
+    return f"{said}: **this was not a quiet machine**, all figures are lower than they need be and ratios are rough."
 
 
 # Beside others
@@ -112,11 +127,13 @@ formula in float64; a run in which anything but 2xx comes back fails.""",
                     "p50 ms",
                     "p99 ms",
                     "halves",
+                    "others",
                 )
                 parts.append(f"### {title}, {heading}\n\n{table(columns, rows, left=2)}")
     parts.append(
         f"""*This service is*: its requests a second over the other's, medians. *halves*: the median of the first half
-of the rounds over that of the second; 1.00 is no drift. p50 and p99 are medians of each run's own.{absent}"""
+of the rounds over that of the second; 1.00 is no drift. *others*: the part of all cores
+that processes used that take no part. p50 and p99 are medians of each run's own.{absent}"""
     )
     parts.append(_settings(found, names))
     parts.append(_remarks())
@@ -144,6 +161,7 @@ def _peer_rows(found: Peers, names: Sequence[str], format: str, connections: int
             number(float(np.median([sample.run.p50_us for sample in measured])) / 1e3),
             number(float(np.median([sample.run.p99_us for sample in measured])) / 1e3),
             f"{rate.halves:.2f}",
+            f"{np.median([sample.others for sample in measured]):.0%}",
         ]
 
 
@@ -223,11 +241,12 @@ def bare_section(found: Bare) -> str:
                 f"{ratio.median:.2f}",
                 f"{ratio.low:.2f} to {ratio.high:.2f}",
                 f"{service.halves:.2f} / {bare.halves:.2f}",
+                f"{np.median(row.others):.0%}",
             )
         )
     columns = (
         "tokens", "MB an answer", "service, requests/s", "lowest to highest",
-        "bare, runs/s", "lowest to highest", "ratio", "lowest to highest", "halves",
+        "bare, runs/s", "lowest to highest", "ratio", "lowest to highest", "halves", "others",
     )  # fmt: skip
     return f"""## 2. Beside `session.run`
 
@@ -257,9 +276,19 @@ def scaling_section(found: Scaling) -> str:
                 number(bare.median),
                 spread(bare),
                 number(service.median / bare.median),
+                f"{np.median(point.others):.0%}",
             )
         )
-    columns = ("tokens", "rows", "service ms", "lowest to highest", "bare ms", "lowest to highest", "service / bare")
+    columns = (
+        "tokens",
+        "rows",
+        "service ms",
+        "lowest to highest",
+        "bare ms",
+        "lowest to highest",
+        "service / bare",
+        "others",
+    )
     longest = max(point.tokens for point in found.points if point.rows is None)
     passes = len(found.points[0].service)
     return f"""## 3. Time against length

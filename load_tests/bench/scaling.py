@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from load_tests.bench import bare, graph, job, wrk
 from load_tests.bench.contenders import SERVICE
 from load_tests.bench.job import Post
+from load_tests.bench.others import watching
 from load_tests.bench.records import ScalingRow
 from load_tests.bodies import as_npy
 
@@ -40,7 +41,7 @@ def post(tokens: int, rows: int | None) -> Post:
 def measure(say: Callable[[str], None], *, passes: int, seconds: float, longest: int = LONGEST) -> list[ScalingRow]:
     """Every length in every pass, the bare model in one thread right before the service."""
     session = graph.session(graph.scores_graph("weights"))
-    found = [ScalingRow(tokens=tokens, rows=rows, service=[], bare=[]) for tokens, rows in grid(longest)]
+    found = [ScalingRow(tokens=tokens, rows=rows, service=[], bare=[], others=[]) for tokens, rows in grid(longest)]
     with SERVICE.running(SERVICE.settings[0], "binary") as server:
         for number in range(passes):
             for point in found:
@@ -48,7 +49,9 @@ def measure(say: Callable[[str], None], *, passes: int, seconds: float, longest:
                 due = seconds if point.rows or point.tokens < 2048 else 3 * seconds
                 feeds = graph.feeds(session, job.vectors(point.tokens, WIDTH), HEADS, point.rows)
                 point.bare.append(bare.milliseconds(session, feeds, due / 3))
-                point.service.append(wrk.load(server.address, sent, 1, due).p50_us / 1e3)
+                with watching(server) as others:
+                    point.service.append(wrk.load(server.address, sent, 1, due).p50_us / 1e3)
+                point.others.append(others.value)
                 time.sleep(PAUSE)
                 say(
                     f"pass {number + 1}/{passes}: {point.tokens:,} tokens, {point.rows or 'all'} rows: "

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from load_tests.bench import bare, graph, job, wrk
 from load_tests.bench.contenders import CORES, SERVICE
 from load_tests.bench.job import Post
+from load_tests.bench.others import watching
 from load_tests.bench.records import BareRow
 from load_tests.bodies import as_npy
 
@@ -36,11 +37,13 @@ def measure(say: Callable[[str], None], *, rounds: int, seconds: int) -> list[Ba
         for tokens in LENGTHS:
             feeds = graph.feeds(session, job.vectors(tokens, WIDTH), HEADS)
             bytes_out = len(OUTPUTS) * HEADS * tokens * tokens * 4
-            row = BareRow(tokens=tokens, megabytes=bytes_out / 1e6, service=[], bare=[])
+            row = BareRow(tokens=tokens, megabytes=bytes_out / 1e6, service=[], bare=[], others=[])
             wrk.load(server.address, post(tokens), CONNECTIONS, 1)
             for number in range(rounds):
                 row.bare.append(bare.throughput(session, feeds, CORES, seconds))
-                row.service.append(wrk.load(server.address, post(tokens), CONNECTIONS, seconds).per_second)
+                with watching(server) as others:
+                    row.service.append(wrk.load(server.address, post(tokens), CONNECTIONS, seconds).per_second)
+                row.others.append(others.value)
                 time.sleep(PAUSE)
                 say(
                     f"round {number + 1}/{rounds}, {tokens} tokens: bare {row.bare[-1]:,.0f}/s, "

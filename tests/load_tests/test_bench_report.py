@@ -22,7 +22,7 @@ def run(rate: int, p50_us: int = 1000, p99_us: int = 2000) -> Run:
 
 def samples(name: str, rates: Sequence[int], format: Format = "binary", connections: int = 64) -> list[Sample]:
     return [
-        Sample(contender=name, format=format, connections=connections, round=number, run=run(rate))
+        Sample(contender=name, format=format, connections=connections, round=number, run=run(rate), others=0.02)
         for number, rate in enumerate(rates)
     ]
 
@@ -67,8 +67,9 @@ def test_medians_spreads_ratios_and_drift_of_the_rounds() -> None:
         "1.00",
         "2.00",
         "0.76",
+        "2%",
     ]
-    assert cells(page, "mosec") == ["mosec", "fast", "550", "400 to 600", "2.00 x", "1.00", "2.00", "1.15"]
+    assert cells(page, "mosec") == ["mosec", "fast", "550", "400 to 600", "2.00 x", "1.00", "2.00", "1.15", "2%"]
 
 
 def test_each_format_and_number_of_connections_has_its_own_table() -> None:
@@ -98,7 +99,9 @@ def test_settings_that_failed_and_the_one_used_are_shown() -> None:
 
 
 def test_the_ratio_to_the_bare_model_is_taken_round_by_round() -> None:
-    row = BareRow(tokens=128, megabytes=1.05, service=[50.0, 90.0, 70.0], bare=[100.0, 100.0, 140.0])
+    row = BareRow(
+        tokens=128, megabytes=1.05, service=[50.0, 90.0, 70.0], bare=[100.0, 100.0, 140.0], others=[0.0, 0.0, 0.0]
+    )
     page = report.bare_section(Bare(**WHEN, rows=[row], connections=8, heads=8, width=256))
     assert cells(page, "128")[6:8] == ["0.50", "0.50 to 0.90"]
 
@@ -117,7 +120,7 @@ def test_steady_memory_is_flat_and_growing_memory_is_not() -> None:
 
 def test_the_whole_page_says_where_when_and_on_what_it_was_measured(tmp_path: Path) -> None:
     points = [
-        ScalingRow(tokens=tokens, rows=rows, service=[2.0 * tokens], bare=[1.0 * tokens])
+        ScalingRow(tokens=tokens, rows=rows, service=[2.0 * tokens], bare=[1.0 * tokens], others=[0.3])
         for tokens, rows in scaling.grid(64)
     ]
     found = Findings(
@@ -126,7 +129,8 @@ def test_the_whole_page_says_where_when_and_on_what_it_was_measured(tmp_path: Pa
     page = report.render(found)
     assert "| CPU | a fast one |" in page
     assert "| scaling | 2026-01-02 03:04 | abc1234 | 12 | 0.25 |" in page
-    assert "| 64 | last 16 | 128 | 128 to 128 | 64.0 | 64.0 to 64.0 | 2.00 |" in page
+    assert "| 64 | last 16 | 128 | 128 to 128 | 64.0 | 64.0 to 64.0 | 2.00 | 30% |" in page
+    assert "used 30% of the cores in the median run, at most 30%: **this was not a quiet machine**" in page
     assert "## 1." not in page
     plot.draw(points, tmp_path / report.PICTURE)
     assert (tmp_path / report.PICTURE).read_bytes().startswith(b"\x89PNG")

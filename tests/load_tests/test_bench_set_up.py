@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from importlib.metadata import distributions
@@ -11,7 +12,9 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from load_tests.bench import environments, machine
+from load_tests.bench.contenders import CORES
 from load_tests.bench.job import Post
+from load_tests.bench.others import watching
 from load_tests.bench.processes import StartFailed, running
 from load_tests.server import free_port
 
@@ -63,3 +66,20 @@ def test_a_server_that_ends_is_reported_with_what_it_printed(tmp_path: Path) -> 
         running(command, {}, tmp_path / "log", "http://127.0.0.1:9", Post("/", b"")),
     ):
         pass
+
+
+def test_work_of_others_is_told_from_work_of_the_server(tmp_path: Path) -> None:
+    busy = SERVER.replace("time.sleep(60)", "[0 for _ in iter(int, 1)]")
+    port = free_port()
+    address = f"http://127.0.0.1:{port}"
+    with running([sys.executable, "-c", busy, str(port)], {}, tmp_path / "log", address, Post("/", b"")) as server:
+        stranger = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        try:
+            before = psutil.Process(stranger.pid).cpu_times().user
+            with watching(server) as others:
+                time.sleep(1)
+            used = psutil.Process(stranger.pid).cpu_times().user - before
+        finally:
+            stranger.kill()
+            stranger.wait()
+    assert others.value * CORES >= used - 0.1
