@@ -6,3 +6,5 @@ __version__ = "0.1.0"
 
 # onnxruntime reports its use over the internet unless this is set before it is first imported.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+# NumPy multiplies no matrices here, and a process that is forked must have no threads.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

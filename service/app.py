@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
 import re
+import signal
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,6 +19,7 @@ from starlette.routing import Route
 
 from service import __version__
 from service.admission import Limits as RequestLimits
+from service.board import Board
 from service.catalogue import Catalogue
 from service.engine.batches import Limits as QueueLimits
 from service.engine.engine import Engine
@@ -38,6 +42,9 @@ from service.views.positions import Views
 
 logger = logging.getLogger(__name__)
 
+BEAT = 1.0
+"""Seconds between two looks of a process at itself."""
+
 
 @dataclass(frozen=True, slots=True)
 class Service:
@@ -52,18 +59,28 @@ class Service:
     telemetry: Telemetry
     statistics: Statistics
 
+    def enter(self, process: int) -> None:
+        """This is now one of several processes that were forked, the one of that number."""
+        self.telemetry.enter(process)
+        self.statistics.enter()
+
 
 def create_app(
-    settings: Settings, *, sessions: Sessions | None = None, registry: CollectorRegistry | None = None
+    settings: Settings,
+    *,
+    sessions: Sessions | None = None,
+    registry: CollectorRegistry | None = None,
+    board: Board | None = None,
 ) -> FastAPI:
-    """The whole application. Raises DeviceError where the device asked for cannot be had.
+    """The whole application. Raises DeviceError where the device asked for cannot be had. With a `board` of several
+    processes it may be forked, and each process must then enter the board.
 
     What takes time, starting the engine and warming the models up, is done by the app's lifespan, which raises NotReady
     where a model fails.
     """
     if sessions is None:
         sessions = Sessions(settings.device, cuda_graphs=settings.cuda_graphs)
-    service = _assemble(settings, sessions, registry or CollectorRegistry())
+    service = _assemble(settings, sessions, registry or CollectorRegistry(), board or Board())
     app = openapi.Application(service.catalogue, settings, lifespan=_lifespan)
     app.state.service = service
 
@@ -72,7 +89,9 @@ def create_app(
         encodings.router(service.catalogue, problems.DEFAULT),
         positions.router(Views(service.scoring), service.lifecycle, settings, problems.DEFAULT),
         resolve.router(RopeResolver(service.catalogue, service.scoring.tables), settings, problems.DEFAULT),
-        health.router(service.lifecycle, lambda: service.engine.alive, device, problems.DEFAULT),
+        health.router(
+            service.lifecycle, lambda: service.engine.alive, device, service.telemetry.processes, problems.DEFAULT
+        ),
         metrics.router(service.telemetry.registry),
         openapi.router(app),
     ]
@@ -106,22 +125,23 @@ def device_name(provider: str) -> str:
     return provider.removesuffix("ExecutionProvider").lower()
 
 
-def _assemble(settings: Settings, sessions: Sessions, registry: CollectorRegistry) -> Service:
+def _assemble(settings: Settings, sessions: Sessions, registry: CollectorRegistry, board: Board) -> Service:
     catalogue = Catalogue.read(settings.models)
-    telemetry = Telemetry(registry)
-    statistics = Statistics()
+    telemetry = Telemetry(registry, board)
+    statistics = Statistics(board=board)
+    statistics.expect(encoding.name for encoding in catalogue.encodings)
     policy = policy_for(sessions.provider)
     engine = Engine(
         sessions,
         policy=policy,
         limits=QueueLimits(settings.queue_jobs, settings.queue_cells, settings.request_cells),
-        workers=settings.workers or None,
+        workers=settings.workers or (None if board.processes == 1 else 1),
         observer=Observers(telemetry, statistics),
     )
     scoring = Scoring(
         catalogue,
         Counted(engine, statistics),
-        TableCache(sessions, settings.table_cache_bytes),
+        TableCache(sessions, settings.table_cache_bytes // board.processes),
         RequestLimits(cells=settings.request_cells),
         padding=policy if isinstance(policy, GpuPolicy) else None,
     )
@@ -143,13 +163,24 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.statistics.clear()
         service.telemetry.serve(_sessions(service))
         service.lifecycle.warm = True
+        beat = asyncio.create_task(_beat(service))
         yield
+        beat.cancel()
     except NotReady as error:
         logger.critical("the start was given up: %s", error.detail)
         raise
     finally:
         service.lifecycle.drain()
         await service.engine.stop(service.settings.drain_seconds)
+
+
+async def _beat(service: Service) -> None:
+    """Tells the other processes how this one is. Ends it where only a new one helps and there is one to start it."""
+    while True:
+        service.telemetry.publish()
+        if not service.engine.alive and service.telemetry.board.processes > 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(BEAT)
 
 
 def _sessions(service: Service) -> Iterable[SessionLabels]:

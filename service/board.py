@@ -31,7 +31,7 @@ class Board:
     def enter(self, process: int) -> None:
         """From now on this process writes to that row."""
         self.process = process
-        self.row = memoryview(self._memory).cast("d")[process * COLUMNS : (process + 1) * COLUMNS]
+        self.row: memoryview[float] = memoryview(self._memory).cast("d")[process * COLUMNS : (process + 1) * COLUMNS]
 
     def take(self, count: int) -> int:
         """The first of so many columns that are nobody else's, all 0. Raises ValueError where there are no more."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import secrets
 import time
@@ -16,10 +17,27 @@ Scope = MutableMapping[str, Any]
 
 _KEY = "attention.exchange"
 _HEADERS = "attention.headers"
-# Asking the system for randomness each time would let go of the interpreter each time.
-_PROCESS, _numbers = secrets.token_hex(6), itertools.count(1)
 _SERVER_TIMING = ", ".join(f"{stage};dur=%.3f" for stage in (*Timings.STAGES, "total"))
 _SANE = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
+
+
+class _Ids:
+    """Request ids: the process's own name, and a number."""
+
+    def __init__(self) -> None:
+        self.begin()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.begin)
+
+    def begin(self) -> None:
+        # Asking the system for randomness each time would let go of the interpreter each time.
+        self._process, self._numbers = secrets.token_hex(6), itertools.count(1)
+
+    def next(self) -> str:
+        return f"{self._process}-{next(self._numbers):06x}"
+
+
+_IDS = _Ids()
 
 
 @dataclass(slots=True)
@@ -53,7 +71,7 @@ class Exchange:
         # Reversed: of headers that came twice the first one counts.
         scope[_HEADERS] = dict(reversed(scope["headers"]))
         sent = header(scope, b"x-request-id")
-        request_id = sent if sent is not None and _SANE.fullmatch(sent) else f"{_PROCESS}-{next(_numbers):06x}"
+        request_id = sent if sent is not None and _SANE.fullmatch(sent) else _IDS.next()
         scope[_KEY] = exchange = cls(request_id, endpoint)
         return exchange
 

@@ -3,34 +3,75 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
+from collections.abc import Callable
 from functools import partial
 
 import uvicorn
+from fastapi import FastAPI
 from rich.console import Console
 from rich.logging import RichHandler
 from rich.table import Table
 
 from service import __version__
 from service.app import Service, create_app, device_name
-from service.engine.device import DeviceError
+from service.board import Board
+from service.engine.device import CPU, DeviceError, usable_cores
+from service.engine.session import Sessions
 from service.protocol import Protocol
-from service.server import PortTaken, Server, bind
+from service.server import PortTaken, Server, bind, join
 from service.settings import Settings
-
-OK, FAILED = 0, 1
+from service.supervisor import FAILED, OK, Supervisor, Ties
 
 
 def run(settings: Settings, console: Console) -> int:
     """Serves until it is told to end. The exit code is 0 where every request that was taken got its answer."""
     _log(settings, console)
     try:
-        listening = bind(settings)
-        app = create_app(settings)
+        bound = bind(settings, together=settings.processes != 1)
+        sessions = Sessions(settings.device, cuda_graphs=settings.cuda_graphs)
+        processes = _processes(settings, sessions.provider)
     except (PortTaken, DeviceError) as error:
         _say(console, str(error), "bold red")
         return FAILED
+    app = create_app(settings, sessions=sessions, board=Board(processes))
     service: Service = app.state.service
+
+    def announce() -> None:
+        _announce(console, service, bound)
+
+    if processes == 1:
+        return _serve(app, bound, console, announce)
+
+    def work(process: int, ties: Ties) -> int:
+        service.enter(process)
+        return _serve(app, join(bound), console, ties.ready, ties.lifeline)
+
+    return Supervisor(processes, work, up=announce, died=service.telemetry.forget).run()
+
+
+def _processes(settings: Settings, provider: str) -> int:
+    """Raises DeviceError for several on one GPU: each would take its memory."""
+    if provider == CPU:
+        return settings.processes or (usable_cores() if hasattr(os, "fork") else 1)
+    if settings.processes > 1:
+        raise DeviceError(
+            f"ATTENTION_PROCESSES is {settings.processes}, but one process serves a GPU; leave it out, or start a "
+            "service of its own for each GPU (CUDA_VISIBLE_DEVICES)"
+        )
+    return 1
+
+
+def _serve(
+    app: FastAPI,
+    listening: socket.socket,
+    console: Console,
+    announce: Callable[[], None],
+    lifeline: int | None = None,
+) -> int:
+    service: Service = app.state.service
+    settings = service.settings
     config = uvicorn.Config(
         app,
         http=partial(Protocol, header_seconds=settings.header_seconds),  # type: ignore[arg-type]
@@ -41,7 +82,7 @@ def run(settings: Settings, console: Console) -> int:
         timeout_keep_alive=settings.keep_alive_seconds,
         timeout_graceful_shutdown=1,  # the server has waited for its requests by then
     )
-    server = Server(config, service.lifecycle, settings.drain_seconds, lambda: _announce(console, service, listening))
+    server = Server(config, service.lifecycle, settings.drain_seconds, announce, lifeline)
     try:
         server.run(sockets=[listening])
     except SystemExit:  # uvicorn's way to say that the lifespan failed; the log has the reason
@@ -62,7 +103,12 @@ def _announce(console: Console, service: Service, listening: socket.socket) -> N
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     _say(console, f"Attention scoring service {__version__} at {url}", "bold")
     _say(console, f"Documentation at {url}/docs, metrics at {url}/metrics")
-    _say(console, f"Computing on {device_name(service.sessions.provider)}, {service.engine.workers} worker threads")
+    processes, threads = service.telemetry.board.processes, service.engine.workers
+    _say(
+        console,
+        f"Computing on {device_name(service.sessions.provider)}, "
+        f"{processes} process{'es' if processes > 1 else ''}, {threads} worker thread{'s' if threads > 1 else ''} each",
+    )
     table = Table("model", "encodings", box=None, padding=(0, 2, 0, 0))
     for model in service.catalogue.models.values():
         table.add_row(model.name, ", ".join(model.encodings))

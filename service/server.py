@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
+import sys
 from collections.abc import Callable
 from types import FrameType
 
@@ -27,29 +29,48 @@ class Server(uvicorn.Server):
     """Drains before it shuts down: while requests are under way it goes on accepting connections, so that health checks
     see it is not ready and new work is refused in words rather than by a reset.
 
-    `announce` is called once it listens.
+    `announce` is called once it listens. With `lifeline`, a file descriptor, it is one of several: it ends when that
+    reads as ended, and leaves SIGINT to the supervisor.
     """
 
     def __init__(
-        self, config: uvicorn.Config, lifecycle: Lifecycle, drain_seconds: float, announce: Callable[[], None]
+        self,
+        config: uvicorn.Config,
+        lifecycle: Lifecycle,
+        drain_seconds: float,
+        announce: Callable[[], None],
+        lifeline: int | None = None,
     ) -> None:
         super().__init__(config)
         self.lifecycle = lifecycle
         self.drain_seconds = drain_seconds
         self.announce = announce
+        self.lifeline = lifeline
         self.drained = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal drains, a second one ends without waiting. Neither is raised again afterwards, as uvicorn
         would: the exit code is ours."""
+        if self.lifeline is not None and sig == signal.SIGINT:
+            return
         if self.should_exit:
             self.force_exit = True
+        self._end()
+
+    def _end(self) -> None:
         self.lifecycle.drain()
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self.lifeline is not None:
+            asyncio.get_running_loop().add_reader(self.lifeline, self._orphaned)
         await super().startup(sockets)
         self.announce()
+
+    def _orphaned(self) -> None:
+        assert self.lifeline is not None
+        asyncio.get_running_loop().remove_reader(self.lifeline)
+        self._end()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.lifecycle.drain()
@@ -70,17 +91,43 @@ class Server(uvicorn.Server):
         return not self.lifecycle.inflight
 
 
-def bind(settings: Settings) -> socket.socket:
-    """The socket to listen on, taken before any model is read. Raises PortTaken."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+SPREADS = sys.platform == "linux"
+"""Whether the system spreads connections over the sockets of one port."""
+
+
+def bind(settings: Settings, *, together: bool = False) -> socket.socket:
+    """The socket to listen on, taken before any model is read. Raises PortTaken.
+
+    With `together`, others may `join` it; nobody else may have the port all the same.
+    """
+    alone = _bind(settings.host, settings.port, together=False)
+    if not (together and SPREADS):
+        return alone
+    port = alone.getsockname()[1]
+    alone.close()
+    return _bind(settings.host, port, together=True)
+
+
+def join(bound: socket.socket) -> socket.socket:
+    """A socket of its own at the same address: its connections go when it goes, and no other waits for them."""
+    if not SPREADS:
+        return bound
+    host, port = bound.getsockname()[:2]
+    return _bind(host, port, together=True)
+
+
+def _bind(host: str, port: int, *, together: bool) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     taken = socket.socket(family, socket.SOCK_STREAM)
     taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if together:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
-        taken.bind((settings.host, settings.port))
+        taken.bind((host, port))
     except OSError as error:
         taken.close()
         raise PortTaken(
-            f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}. "
+            f"cannot listen on {host}:{port}: {error.strerror or error}. "
             "Choose another with ATTENTION_PORT (0 takes a free one) or ATTENTION_HOST."
         ) from error
     return taken

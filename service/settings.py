@@ -36,7 +36,16 @@ class Settings(BaseSettings):
         "auto", description="auto is cuda where a GPU works, else cpu; cuda that does not work is an error, never cpu"
     )
     cuda_graphs: bool = Field(False, description="capture runs that recur on a GPU as CUDA graphs, and replay them")
-    workers: int = Field(0, ge=0, le=256, description="threads that compute; 0 is one for each usable core")
+    processes: int = Field(
+        0, ge=0, le=256, description="processes behind the port; 0 is one for each usable core, on a GPU one"
+    )
+    workers: int = Field(
+        0,
+        ge=0,
+        le=256,
+        description="threads that compute what is not small, in each process; 0 is one, in a single process one for "
+        "each usable core",
+    )
     models: Annotated[tuple[Path, ...], NoDecode] = Field(
         (EXPORTED,), min_length=1, description=f"folders of exported models, separated by {os.pathsep!r}"
     )
@@ -53,14 +62,20 @@ class Settings(BaseSettings):
     request_cells: int = Field(
         1 << 26, ge=1, description="most numbers one request may compute: batch x heads x queries x keys, all outputs"
     )
-    queue_cells: int = Field(1 << 27, ge=1, description="most numbers that may wait to be computed; above it 429")
+    queue_cells: int = Field(
+        1 << 27, ge=1, description="most numbers that may wait to be computed in one process; above it 429"
+    )
     queue_jobs: int = Field(
-        1024, ge=1, description="most jobs (one encoding of one request) that may wait to be computed; above it 429"
+        1024,
+        ge=1,
+        description="most jobs (one encoding of one request) that may wait to be computed in one process; above it 429",
     )
     deadline_seconds: Seconds = Field(30.0, description="longest time from a request's arrival to its answer, else 504")
     drain_seconds: Seconds = Field(30.0, description="longest wait at SIGTERM for requests under way")
     keep_alive_seconds: int = Field(75, ge=1, le=3600, description="an idle connection is closed after this long")
-    table_cache_bytes: Size = Field(_bytes(256 << 20), description="memory for cached position tables")
+    table_cache_bytes: Size = Field(
+        _bytes(256 << 20), description="memory for cached position tables, in all processes together"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe message shown")
 
     @model_validator(mode="after")

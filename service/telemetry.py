@@ -158,11 +158,10 @@ class Telemetry:
         """That process is dead: it has no present."""
         self.board.erase(process, self._queued, self._began + 1 - self._queued)
 
-    @property
-    def ready_processes(self) -> int:
-        """How many processes take work, this one as it is now and the others as they last said."""
+    def processes(self) -> dict[str, int]:
+        """How many processes there are and how many take work, this one as it is now, the others as they last said."""
         self.board.row[self._ready] = self._look[2]()
-        return int(self.board.column(self._ready).sum())
+        return {"ready": int(self.board.column(self._ready).sum()), "all": self.board.processes}
 
     def finished(self, exchange: Exchange, seconds: float) -> None:
         """One request is over."""

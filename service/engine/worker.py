@@ -42,12 +42,11 @@ class Workers(Generic[E]):
         self._condition = threading.Condition(threading.Lock())
         self._running: dict[int, tuple[float, Batch[E]]] = {}
         self._ending = False
-        self._threads = [
-            threading.Thread(target=self._work, name=f"attention-engine-{i}", daemon=True) for i in range(count)
-        ]
+        self._count = count
+        self._threads: list[threading.Thread] = []
 
     def __len__(self) -> int:
-        return len(self._threads)
+        return self._count
 
     def start(
         self,
@@ -59,6 +58,10 @@ class Workers(Generic[E]):
         died.
         """
         self._loop, self._deliver, self._ended = loop, deliver, ended
+        # Not made before: to a process that is forked, those of its parent have ended.
+        self._threads = [
+            threading.Thread(target=self._work, name=f"attention-engine-{i}", daemon=True) for i in range(self._count)
+        ]
         for thread in self._threads:
             thread.start()
 

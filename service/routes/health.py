@@ -12,8 +12,14 @@ from service.lifecycle import Lifecycle
 from service.routes.answers import Json
 
 
-def router(lifecycle: Lifecycle, alive: Callable[[], bool], device: str, responses: dict[int | str, Any]) -> APIRouter:
-    """`alive` is False where only a new process helps."""
+def router(
+    lifecycle: Lifecycle,
+    alive: Callable[[], bool],
+    device: str,
+    processes: Callable[[], dict[str, int]],
+    responses: dict[int | str, Any],
+) -> APIRouter:
+    """`alive` is False where only a new process helps; `processes` says how many there are and how many are ready."""
     routes = APIRouter(tags=["operation"], default_response_class=Json, responses=responses)
 
     @routes.get("/health/live", summary="Is the process alive?")
@@ -29,6 +35,6 @@ def router(lifecycle: Lifecycle, alive: Callable[[], bool], device: str, respons
         refusal = lifecycle.refusal()
         if refusal is not None:
             raise refusal
-        return Json({"status": "ready", "device": device})
+        return Json({"status": "ready", "device": device, "processes": processes()})
 
     return routes

@@ -8,128 +8,132 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import Any
 
+from service.board import Board
 from service.engine.job import Job, JobResult
 from service.engine.observer import EngineObserver
 from service.scoring import Runs
 
-
-@dataclass(slots=True)
-class Duration:
-    """How often, and how many seconds in all."""
-
-    count: int = 0
-    seconds: float = 0.0
-
-    def add(self, seconds: float) -> None:
-        self.count += 1
-        self.seconds += seconds
-
-    def report(self) -> dict[str, int]:
-        return {"count": self.count, "ns": round(self.seconds * 1e9)}
-
-
-@dataclass(slots=True)
-class Executions:
-    """Runs of one batch size. Results are views of a run's outputs, so nothing is left for `compute_output`."""
-
-    input: Duration = field(default_factory=Duration)
-    infer: Duration = field(default_factory=Duration)
-
-
-@dataclass(slots=True)
-class Counts:
-    """Of one model. `success` = `queue` + `input` (copying into the batch) + `infer` + `output` (handing back)."""
-
-    success: Duration = field(default_factory=Duration)
-    fail: Duration = field(default_factory=Duration)
-    queue: Duration = field(default_factory=Duration)
-    input: Duration = field(default_factory=Duration)
-    infer: Duration = field(default_factory=Duration)
-    output: Duration = field(default_factory=Duration)
-    last: int = 0
-    """Milliseconds since 1970."""
-    batches: dict[int, Executions] = field(default_factory=dict)
+# The columns of a model, of which each pair is how often and how many seconds in all.
+SUCCESS, FAIL, QUEUE, INPUT, INFER, OUTPUT = range(0, 12, 2)
+LAST = 12
+"""Milliseconds since 1970."""
+BATCHES, EACH = 13, 3
+"""From here on, for every number of jobs that can share a run: how many runs, seconds of copying and of computing."""
+MOST_JOBS = 64
+COLUMNS = BATCHES + EACH * MOST_JOBS
 
 
 class Statistics:
-    """Counts by the names of graphs. The event loop reads and writes it, and the engine's worker threads do."""
+    """Counts by the names of graphs, on a board: the reports are those of all processes. `success` = `queue` + `input`
+    (copying into the batch) + `infer` + `output` (handing back). Results are views of a run's outputs, so a run leaves
+    nothing for `compute_output`.
+
+    The event loop reads and writes it; worker threads call `executed`.
+    """
 
     def __init__(
-        self, clock: Callable[[], float] = time.perf_counter, wall_clock: Callable[[], float] = time.time
+        self,
+        clock: Callable[[], float] = time.perf_counter,
+        wall_clock: Callable[[], float] = time.time,
+        board: Board | None = None,
     ) -> None:
         self._clock = clock
         self._wall_clock = wall_clock
+        self._board = board or Board()
         self._lock = threading.Lock()
-        self._counts: dict[str, Counts] = {}
+        self._first: dict[str, int] = {}
+        self._before: dict[str, Sequence[float]] = {}
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Takes the columns of these."""
+        for name in names:
+            self._of(name)
+
+    def enter(self) -> None:
+        """This process has got its row of the board: what is there already was counted by the one before it."""
+        row = self._board.row
+        self._before = {name: row[first : first + COLUMNS].tolist() for name, first in self._first.items()}
 
     def clear(self) -> None:
-        """Forgets everything: what the warm-up ran was nobody's request."""
+        """Forgets what this process has counted: what the warm-up ran was nobody's request."""
         with self._lock:
-            self._counts.clear()
+            row = self._board.row
+            for name, first in self._first.items():
+                for i, value in enumerate(self._before.get(name, (0.0,) * COLUMNS)):
+                    row[first + i] = value
 
     def succeeded(self, name: str, result: JobResult, handing_back: float) -> None:
-        with self._lock:
-            counts = self._of(name)
-            for duration, seconds in (
-                (counts.queue, result.queue),
-                (counts.input, result.batch_assembly),
-                (counts.infer, result.compute),
-                (counts.output, handing_back),
-                (counts.success, result.queue + result.batch_assembly + result.compute + handing_back),
-            ):
-                duration.add(seconds)
-            counts.last = round(self._wall_clock() * 1e3)
+        row, first = self._board.row, self._of(name)
+        queue, assembly, compute = result.queue, result.batch_assembly, result.compute
+        _add(row, first + QUEUE, queue)
+        _add(row, first + INPUT, assembly)
+        _add(row, first + INFER, compute)
+        _add(row, first + OUTPUT, handing_back)
+        _add(row, first + SUCCESS, queue + assembly + compute + handing_back)
+        row[first + LAST] = round(self._wall_clock() * 1e3)
 
     def failed(self, name: str, seconds: float) -> None:
-        with self._lock:
-            counts = self._of(name)
-            counts.fail.add(seconds)
-            counts.last = round(self._wall_clock() * 1e3)
+        row, first = self._board.row, self._of(name)
+        _add(row, first + FAIL, seconds)
+        row[first + LAST] = round(self._wall_clock() * 1e3)
 
     def executed(self, name: str, jobs: int, assembly: float, compute: float) -> None:
         with self._lock:
-            executions = self._of(name).batches.setdefault(jobs, Executions())
-            executions.input.add(assembly)
-            executions.infer.add(compute)
+            row, column = self._board.row, self._of(name) + BATCHES + EACH * (min(jobs, MOST_JOBS) - 1)
+            row[column] += 1
+            row[column + 1] += assembly
+            row[column + 2] += compute
 
     def report(self, name: str, version: str) -> dict[str, Any]:
-        with self._lock:
-            counts = self._counts.get(name, Counts())
-            none = Duration().report()
-            return {
-                "name": name,
-                "version": version,
-                "last_inference": counts.last,
-                "inference_count": counts.success.count,
-                "execution_count": sum(one.infer.count for one in counts.batches.values()),
-                "inference_stats": {
-                    "success": counts.success.report(),
-                    "fail": counts.fail.report(),
-                    "queue": counts.queue.report(),
-                    "compute_input": counts.input.report(),
-                    "compute_infer": counts.infer.report(),
-                    "compute_output": counts.output.report(),
-                    "cache_hit": none,
-                    "cache_miss": none,
-                },
-                "batch_stats": [
-                    {
-                        "batch_size": size,
-                        "compute_input": one.input.report(),
-                        "compute_infer": one.infer.report(),
-                        "compute_output": {"count": one.infer.count, "ns": 0},
-                    }
-                    for size, one in sorted(counts.batches.items())
-                ],
-            }
+        first = self._of(name)
+        numbers = self._board.totals()[first : first + COLUMNS].tolist()
+        runs = [(i + 1, *numbers[at : at + EACH]) for i, at in enumerate(range(BATCHES, COLUMNS, EACH)) if numbers[at]]
+        none = _duration(0, 0.0)
+        return {
+            "name": name,
+            "version": version,
+            "last_inference": int(self._board.column(first + LAST).max()),
+            "inference_count": int(numbers[SUCCESS]),
+            "execution_count": int(sum(count for _, count, *_ in runs)),
+            "inference_stats": {
+                "success": _duration(*numbers[SUCCESS : SUCCESS + 2]),
+                "fail": _duration(*numbers[FAIL : FAIL + 2]),
+                "queue": _duration(*numbers[QUEUE : QUEUE + 2]),
+                "compute_input": _duration(*numbers[INPUT : INPUT + 2]),
+                "compute_infer": _duration(*numbers[INFER : INFER + 2]),
+                "compute_output": _duration(*numbers[OUTPUT : OUTPUT + 2]),
+                "cache_hit": none,
+                "cache_miss": none,
+            },
+            "batch_stats": [
+                {
+                    "batch_size": jobs,
+                    "compute_input": _duration(count, assembly),
+                    "compute_infer": _duration(count, compute),
+                    "compute_output": _duration(count, 0.0),
+                }
+                for jobs, count, assembly, compute in runs
+            ],
+        }
 
-    def _of(self, name: str) -> Counts:
-        return self._counts.setdefault(name, Counts())
+    def _of(self, name: str) -> int:
+        first = self._first.get(name)
+        if first is None:
+            first = self._first[name] = self._board.take(COLUMNS)
+        return first
+
+
+def _add(row: memoryview[float], column: int, seconds: float) -> None:
+    row[column] += 1
+    row[column + 1] += seconds
+
+
+def _duration(count: float, seconds: float) -> dict[str, int]:
+    return {"count": int(count), "ns": round(seconds * 1e9)}
 
 
 _reached: ContextVar[bool] = ContextVar("reached")

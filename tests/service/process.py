@@ -43,11 +43,11 @@ class Process:
 
 
 @contextmanager
-def serving(**settings: str) -> Iterator[Process]:
+def serving(*, processes: str = "1", **settings: str) -> Iterator[Process]:
     """A service that listens and is ready. It is killed where the test has not ended it."""
     child = subprocess.Popen(
         [sys.executable, "-m", "service"],
-        env=environment(device="cpu", port="0", **settings),
+        env=environment(device="cpu", port="0", processes=processes, **settings),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
