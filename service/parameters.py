@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from math import prod
 from typing import Any
 
@@ -16,6 +17,7 @@ from service.cache import Cache
 from service.catalogue import Model
 from service.encoding import Encoding, Initial, Parameter, Size
 from service.errors import InvalidInput, ParameterOutOfRange, PayloadTooLarge, UnknownName
+from service.instance import Instance
 from service.words import figure
 
 TRUE, FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
@@ -37,11 +39,15 @@ class Sizes:
 
 @dataclass(slots=True)
 class Given:
-    """What a request says about one encoding: name -> value, and the pointer to blame for it."""
+    """What a request says about one encoding: name -> value, and the pointer to blame for it.
+
+    `owner` is what messages call the encoding; None: by its id.
+    """
 
     scalars: dict[str, str] = field(default_factory=dict)
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
     pointers: dict[str, str] = field(default_factory=dict)
+    owner: str | None = None
 
     def __bool__(self) -> bool:
         return bool(self.scalars or self.arrays)
@@ -73,44 +79,40 @@ class ResolvedParameters:
 
 def assign(
     model: Model,
-    encodings: Iterable[Encoding],
+    instances: Iterable[Instance],
     scalars: Mapping[str, str],
     arrays: Mapping[str, np.ndarray],
     skipped: Mapping[str, str] | None = None,
 ) -> dict[str, Given]:
-    """Sorts dotted names by encoding id. Every encoding asked for has an entry.
+    """Sorts dotted names by the names of encodings, `rope` or `rope@long`. Every one asked for has an entry.
 
     Raises UnknownName for an encoding or parameter that does not exist; InvalidInput for one given twice, or of an
-    encoding that this request does not ask for or has left out (`skipped`: id -> reason).
+    encoding that this request does not ask for or has left out (`skipped`: name -> reason).
     """
-    asked = {encoding.id: encoding for encoding in encodings}
-    given = {name: Given() for name in asked}
+    asked = {instance.name: instance for instance in instances}
+    given = {name: Given(owner=name) for name in asked}
     for source, pointer in ((scalars, "query:{}"), (arrays, "/parameters/{}")):
         for dotted in source:
             at = pointer.format(dotted.replace("~", "~0").replace("/", "~1") if source is arrays else dotted)
             prefix, dot, name = dotted.rpartition(".")
             if not dot:
-                known = [f"{one.id}.{parameter.name}" for one in asked.values() for parameter in one.parameters]
+                known = [f"{name}.{one.name}" for name in asked for one in asked[name].encoding.parameters]
                 raise UnknownName("parameter", dotted, known, pointer=at)
-            encoding = model.encoding(prefix, pointer=at)
-            parameter = encoding.parameter(name)
+            instance = Instance.of(model, prefix, pointer=at)
+            owner, parameter = instance.name, instance.encoding.parameter(name)
             if parameter is None:
-                raise _no_parameter(encoding, name, dotted, asked.values(), at)
-            if encoding.id not in asked:
-                reason = (skipped or {}).get(encoding.id)
-                raise InvalidInput(
-                    f"{shown(dotted)} is a parameter of {encoding.id}, which "
-                    + (
-                        f"cannot serve this request: {reason}"
-                        if reason
-                        else f"this request does not ask for (it asks for {', '.join(asked)}); "
-                        f"add compare={encoding.id} or leave the parameter out"
-                    ),
-                    pointer=at,
-                )
-            mine = given[encoding.id]
+                raise _no_parameter(instance, name, dotted, asked, at)
+            if owner not in asked:
+                reason = (skipped or {}).get(owner)
+                if reason:
+                    raise InvalidInput(
+                        f"{shown(dotted)} is a parameter of {owner}, which cannot serve this request: {reason}",
+                        pointer=at,
+                    )
+                raise _not_asked(dotted, instance, name, asked, at)
+            mine = given[owner]
             if parameter.name in mine.pointers:
-                raise InvalidInput(f"{encoding.id}.{parameter.name} is given twice; give it once", pointer=at)
+                raise InvalidInput(f"{owner}.{parameter.name} is given twice; give it once", pointer=at)
             mine.pointers[parameter.name] = at
             if source is scalars:
                 mine.scalars[parameter.name] = scalars[dotted]
@@ -119,14 +121,35 @@ def assign(
     return given
 
 
-def _no_parameter(encoding: Encoding, name: str, dotted: str, asked: Iterable[Encoding], pointer: str) -> InvalidInput:
+def _no_parameter(
+    instance: Instance, name: str, dotted: str, asked: Mapping[str, Instance], pointer: str
+) -> InvalidInput:
     """Of an encoding that has no parameter of this name; one that was asked for may have it."""
-    meant = [f"{one.id}.{name}" for one in asked if one.parameter(name) is not None]
-    known = [f"{encoding.id}.{one.name}" for one in encoding.parameters]
+    meant = [f"{other}.{name}" for other, one in asked.items() if one.encoding.parameter(name) is not None]
+    owner = instance.name
+    known = [f"{owner}.{one.name}" for one in instance.encoding.parameters]
     if not known:
         hint = f"; did you mean {' or '.join(meant)}?" if meant else ""
-        return InvalidInput(f"{shown(dotted)}: {encoding.id} has no parameters{hint}", pointer=pointer)
-    return UnknownName(f"parameter of {encoding.id}", f"{encoding.id}.{name}", known, pointer=pointer, nearest=meant)
+        return InvalidInput(f"{shown(dotted)}: {owner} has no parameters{hint}", pointer=pointer)
+    return UnknownName(f"parameter of {owner}", f"{owner}.{name}", known, pointer=pointer, nearest=meant)
+
+
+def _not_asked(dotted: str, instance: Instance, name: str, asked: Mapping[str, Instance], at: str) -> InvalidInput:
+    """The nearest are the same parameter of the same encoding under other labels, or of others under this label."""
+    meant = [
+        other
+        for other, one in asked.items()
+        if one.encoding.parameter(name) is not None
+        and (one.encoding.id == instance.encoding.id or (one.label is not None and one.label == instance.label))
+    ]
+    nearest = [f"{other}.{name}" for other in get_close_matches(instance.name, meant, n=3, cutoff=0.0)]
+    hint = f" Did you mean {' or '.join(nearest)}?" if nearest else ""
+    return InvalidInput(
+        f"{shown(dotted)} is a parameter of {instance.name}, which this request does not ask for (it asks for "
+        f"{', '.join(asked)}); add compare={instance.name} or leave the parameter out.{hint}",
+        pointer=at,
+        nearest=nearest,
+    )
 
 
 class Parameters:
@@ -153,13 +176,14 @@ class Parameters:
         return resolved
 
     def _resolve(self, encoding: Encoding, given: Given, sizes: Sizes) -> ResolvedParameters:
+        owner = given.owner or encoding.id
         axes = _axes(encoding, given, sizes)
         values: dict[str, np.ndarray] = {}
         defaults: dict[str, tuple[Initial, tuple[int, ...]]] = {}
         report: dict[str, Any] = {}
         digest = hashlib.blake2b(digest_size=16)
         for parameter in encoding.parameters:
-            name, dotted = parameter.name, f"{encoding.id}.{parameter.name}"
+            name, dotted = parameter.name, f"{owner}.{parameter.name}"
             at = given.pointers.get(name)
             if parameter.kind != "array":
                 sent = given.scalars.get(name, given.arrays.get(name))
@@ -203,10 +227,11 @@ def _axes(encoding: Encoding, given: Given, sizes: Sizes) -> dict[str, int]:
     fixed = {"heads": sizes.heads, "head_dim": sizes.head_dim, "width": sizes.width}
     own: dict[str, int] = {}
     setter: dict[str, str] = {}
+    owner = given.owner or encoding.id
     for parameter in encoding.parameters:
         if parameter.kind != "array":
             continue
-        dotted, at = f"{encoding.id}.{parameter.name}", given.pointers.get(parameter.name)
+        dotted, at = f"{owner}.{parameter.name}", given.pointers.get(parameter.name)
         if parameter.name in given.scalars:
             raise InvalidInput(
                 f"{dotted} is an array [{', '.join(map(str, parameter.shape))}]; send it in the body, as "
@@ -235,10 +260,12 @@ def _axes(encoding: Encoding, given: Given, sizes: Sizes) -> dict[str, int]:
             if not rule.allows(size):
                 raise ParameterOutOfRange(f"{dotted} has {size} {axis}; allowed: {rule}", pointer=at)
             own[axis], setter[axis] = size, dotted
-    return fixed | _own_axes(encoding, sizes, own, setter)
+    return fixed | _own_axes(encoding, owner, sizes, own, setter)
 
 
-def _own_axes(encoding: Encoding, sizes: Sizes, own: dict[str, int], setter: Mapping[str, str]) -> dict[str, int]:
+def _own_axes(
+    encoding: Encoding, owner: str, sizes: Sizes, own: dict[str, int], setter: Mapping[str, str]
+) -> dict[str, int]:
     """Adds the sizes that nothing sent decides. Raises InvalidInput where the largest position has no row."""
     for parameter in encoding.parameters:
         for axis in parameter.shape:
@@ -256,7 +283,7 @@ def _own_axes(encoding: Encoding, sizes: Sizes, own: dict[str, int], setter: Map
         if sizes.positions > rows:
             source = "brought by the request" if axis in setter else "the most it may have"
             raise InvalidInput(
-                f"position {sizes.positions - 1} has no row in {encoding.id}.{table.name}, which has {rows} rows "
+                f"position {sizes.positions - 1} has no row in {owner}.{table.name}, which has {rows} rows "
                 f"({source}): positions go from 0 to {rows - 1}; send smaller positions or fewer tokens"
                 + (", or more rows" if axis in setter else ""),
                 pointer="/positions",

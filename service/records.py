@@ -39,7 +39,8 @@ class AttentionInput:
 
 @dataclass(frozen=True, slots=True)
 class AttentionOptions:
-    """The query string, names still unchecked. `scalars` holds dotted parameters as sent: {"rope.theta": "500000"}."""
+    """The query string, names still unchecked. Encodings may carry labels, `rope@long`. `scalars` holds dotted
+    parameters as sent: {"rope@long.theta": "500000"}."""
 
     encoding: str | None = None
     compare: tuple[str, ...] = ()
@@ -83,6 +84,13 @@ class EncodingResult:
     terms: Mapping[str, np.ndarray] | None = None
     nonfinite_cells: int = 0
     top_k: TopK | None = None
+    label: str | None = None
+    """Tells instances of one encoding apart."""
+
+    @property
+    def name(self) -> str:
+        """`rope`, or `rope@long`: the key of its arrays."""
+        return self.encoding if self.label is None else f"{self.encoding}@{self.label}"
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from service.catalogue import Catalogue, Model
 from service.encoding import Encoding
 from service.engine.job import Job, JobResult, Tables
 from service.errors import InvalidInput, PayloadTooLarge, ServiceError, UnknownName
+from service.instance import Instance, asked
 from service.masks import CausalMasks, Visible, combine, read_mask
 from service.padding import Lengths, Padded, Padding
 from service.parameters import Given, Parameters, ResolvedParameters, Sizes, assign
@@ -52,12 +53,16 @@ class Runs(Protocol):
 class Part:
     """One encoding's share of a request."""
 
-    encoding: Encoding
+    instance: Instance
     parameters: ResolvedParameters
     outputs: tuple[str, ...]
     needs: Needs
     padded: Padded | None = None
     """Where it is computed with more tokens than it has."""
+
+    @property
+    def encoding(self) -> Encoding:
+        return self.instance.encoding
 
     @property
     def computed(self) -> Needs:
@@ -256,24 +261,24 @@ class Scoring:
     def _plan(self, input: AttentionInput, options: AttentionOptions) -> tuple[Plan, np.ndarray, np.ndarray]:
         returns = _returns(options.returns)
         model = self._model(input, options)
-        asked, optional = _encodings(model, options)
+        instances, optional = asked(model, options.encoding, options.compare)
         admitted = admit(input, model, options.heads, self.limits, options.key_heads)
-        reference = asked[0]
+        reference = instances[0].encoding
         causal = options.causal
         if causal is None:
             causal = reference.default_causal or reference.causal == "required"
 
         skipped: dict[str, str] = {}
-        able: list[Encoding] = []
-        for encoding in asked:
+        able: list[Instance] = []
+        for instance in instances:
             try:
-                check(encoding, admitted, causal, model)
+                check(instance.encoding, admitted, causal, model)
             except ServiceError as error:
-                if encoding.id not in optional:
+                if instance.name not in optional:
                     raise
-                skipped[encoding.id] = error.detail
+                skipped[instance.name] = error.detail
             else:
-                able.append(encoding)
+                able.append(instance)
         given = assign(model, able, options.scalars, input.parameters, skipped)
 
         largest = max(admitted.query_positions.largest, admitted.key_positions.largest)
@@ -289,16 +294,17 @@ class Scoring:
         layout = Layout.of(admitted, choice)
         computed = returns if choice.top_k is None else (*returns, "weights")
         parts: list[Part] = []
-        for encoding in able:
+        for instance in able:
+            encoding = instance.encoding
             try:
-                parameters = self._parameters.resolve(encoding, given[encoding.id], sizes)
+                parameters = self._parameters.resolve(encoding, given[instance.name], sizes)
             except ServiceError as error:
-                if encoding.id not in optional or given[encoding.id]:
+                if instance.name not in optional or given[instance.name]:
                     raise
-                skipped[encoding.id] = error.detail
+                skipped[instance.name] = error.detail
             else:
                 needs = _needs(encoding, parameters, layout, causal, largest)
-                parts.append(Part(encoding, parameters, _outputs(encoding, computed), needs))
+                parts.append(Part(instance, parameters, _outputs(encoding, computed), needs))
         if self._padding is not None:
             parts = self._padded(parts, given, layout, admitted.rows, self._padding)
         if not parts:
@@ -362,7 +368,8 @@ class Scoring:
     ) -> list[Part]:
         """The same parts, padded where they can be, and where the padding does not make them exceed the limit."""
         padded = [
-            replace(part, padded=padding.of(part.needs, given[part.encoding.id], rows, part.outputs)) for part in parts
+            replace(part, padded=padding.of(part.needs, given[part.instance.name], rows, part.outputs))
+            for part in parts
         ]
         cells = sum((part.padded or layout).cells * len(part.outputs) for part in padded)
         return padded if cells <= self.limits.cells else parts
@@ -399,20 +406,6 @@ def _returns(names: Iterable[str]) -> tuple[str, ...]:
 def _outputs(encoding: Encoding, returns: Sequence[str]) -> tuple[str, ...]:
     outputs = [name for name in ("weights", "scores", "output") if name in returns]
     return (*outputs, *(encoding.term_outputs if "terms" in returns else ()))
-
-
-def _encodings(model: Model, options: AttentionOptions) -> tuple[list[Encoding], set[str]]:
-    """The encodings asked for, the reference first; and the ids of those that only `all` asks for."""
-    everything = any(name.strip().lower() == "all" for name in options.compare)
-    reference = model.encoding(options.encoding)
-    named = [model.encoding(name, pointer="query:compare") for name in options.compare if name.strip().lower() != "all"]
-    asked = {
-        encoding.id: encoding for encoding in (reference, *named, *(model.encodings.values() if everything else ()))
-    }
-    if not everything:
-        return list(asked.values()), set()
-    insisted = {encoding.id for encoding in named} | ({reference.id} if options.encoding is not None else set())
-    return list(asked.values()), set(asked) - insisted
 
 
 def _plain(input: AttentionInput) -> bool:
@@ -483,6 +476,7 @@ def _result(part: Part, answer: JobResult, plan: Plan, visible: Visible | None) 
         conventions=part.encoding.conventions,
         output=arrays.get("output"),
         nonfinite_cells=nonfinite,
+        label=part.instance.label,
     )
     if keys is None:
         result.weights, result.scores, result.terms = arrays.get("weights"), arrays.get("scores"), terms

@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 from service.cache import Cache
 from service.errors import NotAcceptable, ServiceError, UnknownName
 from service.exchange import Exchange, header
+from service.instance import ALL, Instance
 from service.lifecycle import Lifecycle
 from service.records import AttentionInput, AttentionOptions, Timings
 from service.routes import download, query, upload
@@ -83,7 +84,7 @@ class Attention:
             asked = query.parse(raw)
         except UnknownName as error:
             raise self._dotted(raw, error) from None
-        exchange.encoding = self._label(asked.options, asked.options.encoding)
+        exchange.encoding = self._encoding(asked.options)
         accepted = media.negotiate(accept)
         body.check_form(accepted, asked.dtype, asked.arrays)
         known = Asked(asked, exchange.encoding, accepted, media.media_type(content_type))
@@ -100,12 +101,12 @@ class Attention:
         dotted: dict[str, None] = {}
         for name in named:
             try:
-                encoding = self.scoring.catalogue.model(given.get("model")).encoding(name)
+                instance = Instance.of(self.scoring.catalogue.model(given.get("model")), name)
             except ServiceError:
                 continue
-            parameters = [parameter.name for parameter in encoding.parameters]
+            parameters = [parameter.name for parameter in instance.encoding.parameters]
             for nearest in get_close_matches(error.name.lower(), parameters, n=1, cutoff=0.75):
-                dotted[f"{encoding.id}.{nearest}"] = None
+                dotted[f"{instance.name}.{nearest}"] = None
         if not dotted:
             return error
         return UnknownName(query.KIND, error.name, error.allowed, pointer=error.pointer, nearest=dotted)
@@ -116,12 +117,16 @@ class Attention:
             return body.decode(kind, content, limit)
         return await asyncio.to_thread(body.decode, kind, content, limit)
 
-    def _label(self, options: AttentionOptions, name: str | None) -> str:
-        """The id of an encoding, for the metrics."""
+    def _encoding(self, options: AttentionOptions) -> str:
+        """The id of the reference, for the metrics: as many series as there are encodings, whatever the labels."""
+        instance = self._instance(options, options.encoding)
+        return UNKNOWN if instance is None else instance.encoding.id
+
+    def _instance(self, options: AttentionOptions, name: str | None) -> Instance | None:
         try:
-            return self.scoring.catalogue.model(options.model).encoding(name).id
+            return Instance.of(self.scoring.catalogue.model(options.model), name)
         except ServiceError:
-            return UNKNOWN
+            return None
 
     def _check_cells(self, cells: int) -> None:
         limit = self.settings.json_cells
@@ -151,7 +156,8 @@ class Attention:
         if options.top_k is not None:  # there are always indices and weights
             columns = min(options.top_k, columns)
             matrices += 1 + ("weights" not in options.returns)
-        named = (name for name in (options.encoding, *options.compare) if name != "all")
-        encodings = len({self._label(options, name) for name in named})
+        named = (name for name in (options.encoding, *options.compare) if name is None or name.lower() != ALL)
+        instances = [self._instance(options, name) for name in named]
+        encodings = len({None if instance is None else instance.name for instance in instances})
         cells: int = batch * heads * rows * columns * matrices * encodings
         return cells

@@ -7,6 +7,7 @@ from typing import Any
 
 from service.catalogue import Catalogue
 from service.errors import DeadlineExceeded, Draining, NotAcceptable, Overloaded
+from service.instance import ALL, LABEL
 from service.records import DEFAULT_RETURN, RETURNABLE
 from service.routes import problems, samples
 from service.routes.query import DTYPES, FORMS, ZOOMS
@@ -21,6 +22,10 @@ Attention of every query to every key, under one encoding or several.
 Files to try: [example.npy](docs/example.npy), [example.npz](docs/example.npz),
 [example.safetensors](docs/example.safetensors). In JSON an array is nested lists, or its bytes:
 `{"base64": "...", "dtype": "float32", "shape": [11, 384]}`, a tenth of the time to read.
+
+**One encoding under several parameters.** Wherever an encoding is named it may carry a label after `@`, and what bears
+another name has its own parameters: `encoding=rope&compare=rope@long&rope@long.theta=500000`; an array in the body is
+`t5@mine.bias`. The name is also that of the result's arrays, `rope@long/weights`.
 
 **A part of it.** `rows` and `head` pick queries and heads; the other queries are not computed, and positions, masks and
 tables stay those of the whole input. `top_k` leaves of each row the keys that weigh most: `rope/top_k/indices`,
@@ -65,7 +70,7 @@ SCHEMAS: dict[str, Any] = {
             "parameters": {
                 "type": "object",
                 "additionalProperties": {"anyOf": [{"type": "number"}, *_ARRAY["anyOf"]]},
-                "description": "arrays by ENCODING.NAME, such as t5.bias",
+                "description": "arrays by ENCODING.NAME, such as t5.bias, or t5@mine.bias of t5@mine",
             },
         },
     },
@@ -106,9 +111,11 @@ SCHEMAS: dict[str, Any] = {
                 "description": "the first is the reference of a comparison",
                 "items": {
                     "type": "object",
-                    "required": ["encoding", "parameters", "conventions", "nonfinite_cells"],
+                    "required": ["encoding", "label", "name", "parameters", "conventions", "nonfinite_cells"],
                     "properties": {
-                        "encoding": {"type": "string"},
+                        "encoding": {"type": "string", "description": "the id"},
+                        "label": {"type": ["string", "null"], "description": "what the request put after '@'"},
+                        "name": {"type": "string", "description": "the id and the label, `rope@long`; or the id"},
                         "parameters": {"type": "object"},
                         "conventions": {"type": "object", "additionalProperties": {"type": "string"}},
                         "weights": {**_ARRAY, "description": "after the softmax; 0 where masked"},
@@ -203,10 +210,9 @@ def _limits(settings: Settings) -> str:
 
 
 def _parameters(catalogue: Catalogue) -> list[dict[str, Any]]:
-    names = sorted({name for model in catalogue.models.values() for name in model.names()})
     return [
-        _query("encoding", "An id or an alias; by default the model's own.", _choice(names)),
-        _list("compare", "More encodings on the same input, separated by commas, or `all`.", [*names, "all"]),
+        _encoding(catalogue),
+        _compare(catalogue),
         _query("model", "By default `identity`.", _choice(catalogue.models)),
         _query("heads", "Must divide the width (identity only); by default 1.", {"type": "integer", "minimum": 1}),
         _query(
@@ -232,14 +238,48 @@ def _parameters(catalogue: Catalogue) -> list[dict[str, Any]]:
             "in": "query",
             "style": "form",
             "explode": True,
-            "description": "Scalar parameters of encodings, as `ENCODING.NAME=VALUE`: `rope.theta=500000`.",
+            "description": "Scalar parameters of encodings, as `ENCODING.NAME=VALUE`: `rope.theta=500000`, or for an "
+            "encoding with a label `rope@long.theta=500000`.",
             "schema": {"type": "object", "additionalProperties": {"type": "string"}},
             "examples": {
                 "none": {"summary": "the defaults", "value": {}},
                 "theta": {"summary": "another base for rope", "value": {"rope.theta": "500000"}},
+                "labels": {
+                    "summary": "another base for rope@long, which compare must name",
+                    "value": {"rope@long.theta": "500000"},
+                },
             },
         },
     ]
+
+
+def _encoding(catalogue: Catalogue) -> dict[str, Any]:
+    models = catalogue.models.values()
+    ids = dict.fromkeys([model.default for model in models] + [id for model in models for id in model.encodings])
+    text = "An id or an alias, which may carry a label: `rope@long`. By default the model's own."
+    examples = {"examples": {id: {"value": id} for id in ids}} if ids else {}
+    return {**_query("encoding", text, _name(catalogue)), **examples}
+
+
+def _compare(catalogue: Catalogue) -> dict[str, Any]:
+    text = (
+        "More encodings on the same input, separated by commas, or `all`. One that is there already needs a label, "
+        "`rope@long`, and takes its own parameters, `rope@long.theta`."
+    )
+    examples = {
+        "none": {"value": []},
+        "some": {"value": ["alibi", "t5"]},
+        "labels": {"summary": "rope under other parameters", "value": ["rope@long"]},
+        "all": {"value": [ALL]},
+    }
+    schema = {"type": "array", "items": _name(catalogue, ALL)}
+    return {**_query("compare", text, schema), "style": "form", "explode": False, "examples": examples}
+
+
+def _name(catalogue: Catalogue, *others: str) -> dict[str, Any]:
+    """An encoding with or without a label, or one of `others`."""
+    names = "|".join(sorted({name for model in catalogue.models.values() for name in model.names()}))
+    return {"type": "string", "pattern": "^(" + "|".join((*others, f"({names})(@{LABEL})?")) + ")$"}
 
 
 def _query(name: str, description: str, schema: dict[str, Any]) -> dict[str, Any]:

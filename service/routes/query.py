@@ -98,7 +98,7 @@ def _parse(raw: bytes) -> Query:
             raise UnknownName(KIND, name, [*NAMES, "ENCODING.PARAMETER"], pointer=f"query:{name[:80]}")
     options = AttentionOptions(
         encoding=one(given, "encoding", nonempty),
-        compare=several(given, "compare"),
+        compare=_listed(given, "compare"),
         model=one(given, "model", nonempty),
         heads=one(given, "heads", count),
         key_heads=one(given, "key_heads", count),
@@ -186,6 +186,10 @@ def _form(name: str, value: str) -> Form:
 
 def several(given: dict[str, list[str]], name: str) -> tuple[str, ...]:
     """Repeated, or with commas, or both; in order, without repetitions."""
+    return tuple(dict.fromkeys(_listed(given, name)))
+
+
+def _listed(given: dict[str, list[str]], name: str) -> tuple[str, ...]:
     values = given.get(name)
     if values is None:
         return ()
@@ -194,7 +198,7 @@ def several(given: dict[str, list[str]], name: str) -> tuple[str, ...]:
         raise InvalidInput(
             f"{name}= holds an empty name; names are separated by single commas", pointer=f"query:{name}"
         )
-    return tuple(dict.fromkeys(parts))
+    return tuple(parts)
 
 
 def _selection(given: dict[str, list[str]], name: Literal["rows", "head"]) -> Selection | None:

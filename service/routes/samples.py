@@ -66,6 +66,8 @@ def answer() -> dict[str, Any]:
         "results": [
             {
                 "encoding": "rope",
+                "label": None,
+                "name": "rope",
                 "parameters": {"theta": 10000.0, "rotary_fraction": 1.0, "layout": "interleaved"},
                 "conventions": {"scale": "1/sqrt(head_dim)"},
                 "weights": [[[0.33, 0.21, 0.2, 0.26]] * 4],

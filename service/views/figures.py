@@ -106,7 +106,7 @@ def of_attention(input: AttentionInput, result: ScoringResult) -> HeatMaps:
         for name, matrix, seen in _matrices(one, kind, result)
         for i, head in enumerate(heads)
     ]
-    names = ", ".join(one.encoding for one in result.results)
+    names = ", ".join(one.name for one in result.results)
     tokens = result.tokens
     named = tokens if input.embeddings is not None else None
     if named is not None and result.rows is not None:
@@ -115,7 +115,7 @@ def of_attention(input: AttentionInput, result: ScoringResult) -> HeatMaps:
         f"Attention {quantity}s: {names}" if kind != "terms" else f"Terms of the scores: {names}",
         [
             f"{result.model}: {_heads(result.heads, result.head_dim)}{', causal' if result.causal else ''}.",
-            *(f"{one.encoding}: {line}" for one in result.results for line in _parameters(one.parameters)),
+            *(f"{one.name}: {line}" for one in result.results for line in _parameters(one.parameters)),
         ],
         panels,
         Axis("query", list(queries.values), named),
@@ -144,10 +144,10 @@ def _matrices(
     """Each with its name and what is seen of it, where that is not what the mask lets through."""
     matrices = one if one.top_k is None else one.top_k
     if kind == "terms":
-        named = [(f"{one.encoding}: {term}", matrix) for term, matrix in (matrices.terms or {}).items()]
+        named = [(f"{one.name}: {term}", matrix) for term, matrix in (matrices.terms or {}).items()]
     else:
         matrix = matrices.weights if kind == "weights" else matrices.scores
-        named = [(one.encoding, matrix)] if matrix is not None else []
+        named = [(one.name, matrix)] if matrix is not None else []
     for name, matrix in named:
         matrix = matrix if result.batch is None else matrix[0]
         if one.top_k is None:

@@ -48,7 +48,13 @@ def _shape(result: ScoringResult) -> dict[str, Any]:
 
 def result_head(one: EncodingResult) -> dict[str, Any]:
     """What stands before one encoding's arrays."""
-    return {"encoding": one.encoding, "parameters": dict(one.parameters), "conventions": dict(one.conventions)}
+    return {
+        "encoding": one.encoding,
+        "label": one.label,
+        "name": one.name,
+        "parameters": dict(one.parameters),
+        "conventions": dict(one.conventions),
+    }
 
 
 def timings(spent: Timings) -> dict[str, float | int]:
@@ -85,7 +91,7 @@ def arrays(result: ScoringResult) -> Iterator[tuple[str, Result]]:
     The first three are under `rope/top_k` where only the largest keys were, beside `rope/top_k/indices`."""
     for one in result.results:
         for name, array in _arrays(one):
-            yield f"{one.encoding}/{name}", np.ascontiguousarray(array)
+            yield f"{one.name}/{name}", np.ascontiguousarray(array)
 
 
 def _arrays(one: EncodingResult) -> Iterator[tuple[str, Result]]:

@@ -9,6 +9,7 @@ import pytest
 from service.catalogue import Model
 from service.encoding import Encoding, Initial, Parameter, PositionRules, Size
 from service.errors import InvalidInput, ParameterOutOfRange, PayloadTooLarge, ServiceError, UnknownName
+from service.instance import Instance
 from service.parameters import Parameters, ResolvedParameters, Sizes, assign
 from tests.service import tiny
 
@@ -52,7 +53,7 @@ def resolve(
     parameters: Parameters | None = None,
 ) -> dict[str, ResolvedParameters]:
     sent = {name: np.asarray(array, np.float32) for name, array in (arrays or {}).items()}
-    given = assign(MODEL, encodings, scalars or {}, sent)
+    given = assign(MODEL, [Instance(one) for one in encodings], scalars or {}, sent)
     return {one.id: (parameters or Parameters()).resolve(one, given[one.id], sizes) for one in encodings}
 
 
@@ -252,7 +253,7 @@ def test_a_parameter_of_an_encoding_left_out_says_why() -> None:
     with pytest.raises(
         InvalidInput, match=r"'rope\.theta' is a parameter of rope, which cannot serve this request: it is odd"
     ):
-        assign(MODEL, [T5], {"rope.theta": "1"}, {}, {"rope": "it is odd"})
+        assign(MODEL, [Instance(T5)], {"rope.theta": "1"}, {}, {"rope": "it is odd"})
 
 
 def test_positions_beyond_the_largest_table_are_refused() -> None:

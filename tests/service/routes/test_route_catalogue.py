@@ -162,15 +162,34 @@ def operation(client: TestClient) -> Any:
 def test_every_documented_example_works(client: TestClient) -> None:
     examples = operation(client)["requestBody"]["content"][media.JSON]["examples"]
     assert len(examples) >= 4
-    parameters = operation(client)["parameters"][-1]["examples"]
+    parameters = operation(client)["parameters"]
+    compared = next(one["examples"] for one in parameters if one["name"] == "compare")
     for example in examples.values():
-        for scalars in parameters.values():
-            answer = client.post("/attention", json=example["value"], params=scalars["value"])
+        for name, scalars in parameters[-1]["examples"].items():
+            query = {"compare": compared[name]["value"]} if name == "labels" else {}
+            answer = client.post("/attention", json=example["value"], params={**query, **scalars["value"]})
             assert answer.status_code == 200, answer.text
     for name, kind in (("npy", media.NPY), ("npz", media.NPZ), ("safetensors", media.SAFETENSORS)):
         file = client.get(f"/docs/example.{name}")
         assert file.headers["content-type"] == kind
         assert client.post("/attention", content=file.content, headers={"content-type": kind}).status_code == 200
+
+
+@pytest.mark.parametrize("parameter", ["encoding", "compare"])
+def test_documented_names_of_encodings_fit_their_pattern_and_work(client: TestClient, parameter: str) -> None:
+    documented = next(one for one in operation(client)["parameters"] if one["name"] == parameter)
+    pattern = documented["schema"].get("items", documented["schema"])["pattern"]
+    for example in documented["examples"].values():
+        value = example["value"]
+        names = value if isinstance(value, list) else [value]
+        assert all(re.fullmatch(pattern, name) for name in names)
+        query = {parameter: ",".join(names)} if names else {}
+        body = {"embeddings": [[1, 0, 0, 1], [1, 1, 0, 0]]}
+        assert client.post("/attention", json=body, params={**query, "causal": True}).status_code == 200
+    assert re.fullmatch(pattern, "relative-1@mine_2-x")
+    assert not any(
+        re.fullmatch(pattern, name) for name in ("rope@", "rope@a.b", "rope@a@b", "nope", "rope@" + "x" * 33)
+    )
 
 
 def test_the_documented_answer_is_the_answer(client: TestClient) -> None:

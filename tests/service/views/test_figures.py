@@ -104,6 +104,19 @@ EMBEDDINGS = AttentionInput(embeddings=np.zeros((3, 8), np.float32))
 MATRIX = np.arange(18, dtype=np.float32).reshape(2, 3, 3)
 
 
+def test_an_encoding_with_a_label_is_titled_by_its_name() -> None:
+    result = scored("rope", "rope", weights=MATRIX, terms={"fast": MATRIX})
+    result.results[1].label = "long"
+    figure = figures.of_attention(EMBEDDINGS, result)
+    titles = ["rope, head 0", "rope, head 1", "rope@long, head 0", "rope@long, head 1"]
+    assert [panel.title for panel in figure.panels] == titles
+    assert figure.title == "Attention weights: rope, rope@long"
+    assert "rope@long: theta = 1." in figure.details
+    for one in result.results:
+        one.weights = None
+    assert figures.of_attention(EMBEDDINGS, result).panels[2].title == "rope@long: fast, head 0"
+
+
 def test_each_encoding_is_a_row_of_heads_on_one_scale() -> None:
     figure = figures.of_attention(EMBEDDINGS, scored("rope", "alibi", weights=MATRIX, scores=MATRIX))
     titles = ["rope, head 0", "rope, head 1", "alibi, head 0", "alibi, head 1"]

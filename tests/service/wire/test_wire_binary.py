@@ -261,6 +261,8 @@ def test_an_answer_is_read_by_the_formats_own_libraries(kind: str, batch: int | 
         np.testing.assert_array_equal(arrays[name], array)
     assert metadata["results"][0] == {
         "encoding": "rope",
+        "label": None,
+        "name": "rope",
         "parameters": {"theta": 10000.0},
         "conventions": {"scale": "1/sqrt(head_dim)"},
         "nonfinite_cells": 0,

@@ -159,7 +159,16 @@ def test_the_answer_has_its_members_in_the_stated_order() -> None:
     assert list(answer) == ["model", "shape", "causal", "results", "timings"]
     assert answer["shape"] == {"heads": 2, "queries": 3, "keys": 4, "head_dim": 8}
     first, second = answer["results"]
-    assert list(first) == ["encoding", "parameters", "conventions", "weights", "scores", "nonfinite_cells"]
+    assert list(first) == [
+        "encoding",
+        "label",
+        "name",
+        "parameters",
+        "conventions",
+        "weights",
+        "scores",
+        "nonfinite_cells",
+    ]
     assert list(second["terms"]) == ["content", "bias"]
     assert answer["timings"]["compute_ms"] == 1.0
 
