@@ -13,6 +13,7 @@ import numpy as np
 from service.admission import Admitted, Limits, admit, check, whole_keys
 from service.cache import Cache
 from service.catalogue import Catalogue, Model
+from service.conventions import conventions
 from service.encoding import Encoding
 from service.engine.job import Job, JobResult, Tables
 from service.errors import InvalidInput, PayloadTooLarge, ServiceError, UnknownName
@@ -55,6 +56,7 @@ class Part:
 
     instance: Instance
     parameters: ResolvedParameters
+    conventions: Mapping[str, str]
     outputs: tuple[str, ...]
     needs: Needs
     padded: Padded | None = None
@@ -303,8 +305,9 @@ class Scoring:
                     raise
                 skipped[instance.name] = error.detail
             else:
+                lines = conventions(encoding.conventions, parameters.report)
                 needs = _needs(encoding, parameters, layout, causal, largest)
-                parts.append(Part(instance, parameters, _outputs(encoding, computed), needs))
+                parts.append(Part(instance, parameters, lines, _outputs(encoding, computed), needs))
         if self._padding is not None:
             parts = self._padded(parts, given, layout, admitted.rows, self._padding)
         if not parts:
@@ -473,7 +476,7 @@ def _result(part: Part, answer: JobResult, plan: Plan, visible: Visible | None) 
     result = EncodingResult(
         encoding=part.encoding.id,
         parameters=part.parameters.report,
-        conventions=part.encoding.conventions,
+        conventions=part.conventions,
         output=arrays.get("output"),
         nonfinite_cells=nonfinite,
         label=part.instance.label,

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from service.catalogue import Model
+from service.conventions import conventions
 from service.encoding import Encoding
 from service.errors import InvalidInput, PayloadTooLarge, ServiceError, UnknownName
 from service.records import AttentionInput, AttentionOptions, EncodingResult, Timings
@@ -141,7 +142,7 @@ class _Question:
             offset=asked.offset,
             causal=found.causal,
             parameters=found.parameters,
-            conventions=self.encoding.conventions,
+            conventions=conventions(self.encoding.conventions, found.parameters),
             terms=tuple(term.name for term in self.encoding.terms),
             views=views,
             tables=self._described(found) if "tables" in names else {},
