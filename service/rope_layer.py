@@ -401,11 +401,8 @@ class Layer:
 
 
 def share_of(count: int, whole: float, near: float) -> float:
-    """A number of which `whole` times as much is rounded down to `count`: `near` where it will do."""
-    share = near if math.floor(near * whole) == count else count / whole
-    while math.floor(share * whole) < count:
-        share = math.nextafter(share, 1)
-    return share
+    """The share of `whole` under which `count` turn: `near` if it is one, which the graphs take a hair more kindly."""
+    return near if math.floor(near * whole + 1e-6) == count else count / whole
 
 
 def written(value: Value) -> str:

@@ -166,6 +166,14 @@ def test_any_configuration_comes_to_what_transformers_makes_of_it(sample: tuple[
     assert_equal(only(document, length=length), rope_oracle.llama(length, **fields))
 
 
+@pytest.mark.parametrize("share", [0.9999999999999999, 0.49999999999999994, 0.25])
+def test_a_share_a_hair_below_a_whole_pair_turns_as_many_pairs_as_in_transformers(share: float) -> None:
+    rope = {"rope_type": "proportional", "rope_theta": 10000.0, "partial_rotary_factor": share}
+    sizes = {"head_dim": 64, "hidden_size": 128, "num_attention_heads": 2, "max_position_embeddings": 64}
+    frequencies = only({"model_type": "llama", **sizes, "rope_parameters": rope})["inverse_frequencies"]
+    assert sum(one > 0 for one in frequencies) == int(share * 64 // 2)
+
+
 def test_llama_3_1_keeps_29_pairs_divides_29_and_blends_6() -> None:
     result = only(LLAMA_3_1_8B)
     assert result["pairs"] == {
