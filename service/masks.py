@@ -9,6 +9,7 @@ from service.cache import Cache
 from service.errors import InvalidInput
 from service.positions import Positions
 
+AXES = ("batch", "heads", "queries", "keys")
 Visible = Bool[np.ndarray, "#batch #heads queries keys"]
 
 
@@ -27,17 +28,8 @@ def read_mask(
     rows = batch or 1
     full = (rows, heads, queries, keys)
     shape = mask.shape
-    if shape == (keys,):
-        view = (1, 1, 1, keys)
-    elif batch is not None and shape == (batch, keys):
-        view = (batch, 1, 1, keys)
-    elif shape == (queries, keys):
-        view = (1, 1, queries, keys)
-    elif len(shape) == 3 and _fits(shape, (rows, queries, keys)):
-        view = (shape[0], 1, shape[1], shape[2])
-    elif len(shape) == 4 and _fits(shape, full):
-        view = (shape[0], shape[1], shape[2], shape[3])
-    else:
+    axes = mask_axes(shape, batch, heads, queries, keys)
+    if axes is None:
         allowed = [f"[keys] = [{keys}]", f"[queries, keys] = [{queries}, {keys}]"]
         if batch is not None:
             allowed.append(f"[batch, keys] = [{batch}, {keys}]")
@@ -57,7 +49,24 @@ def read_mask(
                 pointer="/mask/" + "/".join(str(int(i)) for i in index),
             )
         mask = mask.astype(np.bool_)
-    return mask.reshape(view)
+    sizes = dict(zip(axes, shape, strict=True))
+    return mask.reshape(tuple(sizes.get(axis, 1) for axis in AXES))
+
+
+def mask_axes(shape: tuple[int, ...], batch: int | None, heads: int, queries: int, keys: int) -> tuple[str, ...] | None:
+    """What the axes of a mask of this shape are, of `AXES`; None where it is none."""
+    rows = batch or 1
+    if shape == (keys,):
+        return ("keys",)
+    if batch is not None and shape == (batch, keys):
+        return ("batch", "keys")
+    if shape == (queries, keys):
+        return ("queries", "keys")
+    if len(shape) == 3 and _fits(shape, (rows, queries, keys)):
+        return ("batch", "queries", "keys")
+    if len(shape) == 4 and _fits(shape, (rows, heads, queries, keys)):
+        return AXES
+    return None
 
 
 def _fits(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:

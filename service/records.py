@@ -130,10 +130,12 @@ class ScoringResult:
     skipped: Mapping[str, str] = field(default_factory=dict)
     """Encodings that `compare=all` left out, and why."""
     plan: Hashable = None
-    """Of two results with the same one, everything but arrays, tokens, timings and counts is the same."""
+    """Of two results with the same one, everything but arrays, tokens, mask, timings and counts is the same."""
     key_heads: int | None = None
     """Where the request named them."""
     rows: Sequence[int] | None = None
     """The queries that are returned, and the heads; None: all of them."""
     head: Sequence[int] | None = None
     top_k: int | None = None
+    mask: str | None = None
+    """How the request's mask was read, `[batch, keys]`; None where there was none."""

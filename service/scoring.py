@@ -18,7 +18,7 @@ from service.encoding import Encoding
 from service.engine.job import Job, JobResult, Tables
 from service.errors import InvalidInput, PayloadTooLarge, ServiceError, UnknownName
 from service.instance import Instance, asked
-from service.masks import CausalMasks, Visible, combine, read_mask
+from service.masks import CausalMasks, Visible, combine, mask_axes, read_mask
 from service.padding import Lengths, Padded, Padding
 from service.parameters import Given, Parameters, ResolvedParameters, Sizes, assign
 from service.positions import Positions
@@ -206,6 +206,7 @@ class Scoring:
             rows=_numbers(layout.choice.rows),
             head=_numbers(layout.choice.head),
             top_k=layout.choice.top_k,
+            mask=None if input.mask is None else _axes_text(input.mask.shape, layout),
         )
 
     async def position_tables(self, input: AttentionInput, options: AttentionOptions) -> PositionTables:
@@ -409,6 +410,12 @@ def _returns(names: Iterable[str]) -> tuple[str, ...]:
 def _outputs(encoding: Encoding, returns: Sequence[str]) -> tuple[str, ...]:
     outputs = [name for name in ("weights", "scores", "output") if name in returns]
     return (*outputs, *(encoding.term_outputs if "terms" in returns else ()))
+
+
+def _axes_text(shape: tuple[int, ...], layout: Layout) -> str:
+    """How a mask of this shape is read."""
+    axes = mask_axes(shape, layout.batch, layout.heads, layout.choice.queries, len(layout.key_positions))
+    return f"[{', '.join(axes or ())}]"
 
 
 def _plain(input: AttentionInput) -> bool:

@@ -63,7 +63,8 @@ SCHEMAS: dict[str, Any] = {
             "mask": {
                 **_ARRAY,
                 "description": "true or 1 where a key may be seen: [keys], [queries, keys], [batch, keys], "
-                "[batch, queries, keys] or [batch, heads, queries, keys]",
+                "[batch, queries, keys] or [batch, heads, queries, keys], the first that fits: with a batch of n and n "
+                "queries, [n, n] is [batch, keys], and [1, queries, keys] says the other",
             },
             "tokens": {"type": "array", "items": {"type": "string"}, "description": "names, returned as they came"},
             "text": {"type": "string", "description": "instead of embeddings, for models with a tokenizer"},
@@ -95,9 +96,14 @@ SCHEMAS: dict[str, Any] = {
             "shape": {
                 "type": "object",
                 "additionalProperties": {
-                    "anyOf": [{"type": "integer"}, {"type": "array", "items": {"type": "integer"}}]
+                    "anyOf": [
+                        {"type": "integer"},
+                        {"type": "array", "items": {"type": "integer"}},
+                        {"type": "string"},
+                    ]
                 },
-                "description": "of what is returned; `rows` and `head` list which these are where they are not all",
+                "description": "of what is returned; `rows` and `head` list which these are where they are not all, "
+                "`mask` says how the mask was read, as `[batch, keys]`",
             },
             "causal": {"type": "boolean"},
             "tokens": {"type": "array", "items": {"type": "string"}},

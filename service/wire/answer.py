@@ -42,6 +42,7 @@ def _shape(result: ScoringResult) -> dict[str, Any]:
         "rows": rows,
         "head": head,
         "top_k": result.top_k,
+        "mask": result.mask,
     }
     return {name: size for name, size in sizes.items() if size is not None}
 

@@ -67,19 +67,19 @@ class _Heads:
     """The headers of answers that were planned alike: they differ in their timings only."""
 
     def __init__(self) -> None:
-        self._known: Cache[tuple[Hashable, str], tuple[bytes, bytes]] = Cache(1024)
+        self._known: Cache[tuple[Hashable, str | None, str], tuple[bytes, bytes]] = Cache(1024)
 
     def head(self, result: ScoringResult, dtype: str) -> bytes:
         """The header of an answer whose arrays are packed in their order."""
         timings = answer.timings_text(result.timings).replace('"', '\\"').encode()
         if result.plan is None or result.tokens is not None or any(one.nonfinite_cells for one in result.results):
             return _head(answer.metadata(result, dtype), answer.arrays(result))
-        known = self._known.get((result.plan, dtype))
+        known = self._known.get((result.plan, result.mask, dtype))
         if known is None:
             text = _head(answer.metadata(result, dtype), answer.arrays(result))
             before, found, after = text.rstrip(b" ").partition(timings)
             if found and timings not in after:
-                self._known.put((result.plan, dtype), (before, after), 1)
+                self._known.put((result.plan, result.mask, dtype), (before, after), 1)
             return text
         return _padded(known[0] + timings + known[1])
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from service.errors import InvalidInput
-from service.masks import CausalMasks, combine, read_mask
+from service.masks import CausalMasks, combine, mask_axes, read_mask
 from service.positions import Positions
 
 
@@ -117,3 +117,20 @@ def test_a_mask_alone_is_given_all_its_rows() -> None:
     assert combined is not None
     assert combined.shape == (1, 1, 4, 3)
     assert combined.flags.c_contiguous
+
+
+@pytest.mark.parametrize(
+    ("shape", "batch", "axes"),
+    [
+        ((4,), None, ("keys",)),
+        ((3, 4), None, ("queries", "keys")),
+        ((3, 4), 3, ("batch", "keys")),
+        ((1, 3, 4), 3, ("batch", "queries", "keys")),
+        ((3, 2, 1, 4), 3, ("batch", "heads", "queries", "keys")),
+        ((5, 4), 3, None),
+    ],
+)
+def test_the_axes_of_a_mask_follow_from_its_shape(
+    shape: tuple[int, ...], batch: int | None, axes: tuple[str, ...] | None
+) -> None:
+    assert mask_axes(shape, batch, heads=2, queries=3, keys=4) == axes

@@ -202,7 +202,7 @@ def test_the_largest_keys_are_the_same_in_every_format(client: TestClient) -> No
     document = {"embeddings": ROWS, "mask": [[1, 1, 1], [0, 1, 0], [1, 1, 1]]}
     expected = ask(client, document, query=query).json()
     sizes = {"heads": 2, "queries": 2, "keys": 3, "head_dim": 2}
-    assert expected["shape"] == sizes | {"rows": [1, 2], "top_k": 2}
+    assert expected["shape"] == sizes | {"rows": [1, 2], "top_k": 2, "mask": "[queries, keys]"}
     coded = ask(client, document, query=query + "&arrays=base64").json()
     whole = ask(client, document, query=query.replace("scores", "weights,scores").replace("&top_k=2", "")).json()
     npz = np.load(io.BytesIO(ask(client, document, query=query, accept=media.NPZ).content))

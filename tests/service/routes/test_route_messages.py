@@ -240,3 +240,19 @@ def test_head_of_what_is_only_posted_is_not_allowed(client: TestClient) -> None:
     answer = client.head("/attention")
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
     assert client.delete("/models").headers["allow"] == "GET, HEAD"
+
+
+@pytest.mark.parametrize(
+    ("mask", "read"),
+    [
+        (np.ones((3, 3)), "[batch, keys]"),
+        (np.ones((1, 3, 3)), "[batch, queries, keys]"),
+        (np.ones(3), "[keys]"),
+    ],
+)
+@pytest.mark.parametrize("accept", [media.JSON, media.SAFETENSORS])
+def test_the_answer_says_how_a_mask_was_read(client: TestClient, mask: np.ndarray, read: str, accept: str) -> None:
+    document = {"embeddings": [ROWS] * 3, "mask": mask.tolist()}
+    answer = client.post("/attention", json=document, headers={"accept": accept})
+    assert read in (answer.json()["shape"]["mask"] if accept == media.JSON else answer.content.decode("latin-1"))
+    assert "mask" not in client.post("/attention", json={"embeddings": ROWS}).json()["shape"]
