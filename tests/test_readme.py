@@ -3,15 +3,18 @@
 import re
 from pathlib import Path
 
+import orjson
 import pytest
 from prometheus_client import CollectorRegistry
+from starlette.testclient import TestClient
 
+from service.admission import Limits
 from service.errors import failures
 from service.records import RETURNABLE
 from service.routes import query
 from service.settings import variables
 from service.telemetry import Telemetry
-from service.wire import members
+from service.wire import json, members, npz
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 
@@ -57,3 +60,41 @@ def test_every_member_of_a_body_stands_in_the_readme() -> None:
 def test_every_status_stands_in_the_readme(status: int) -> None:
     """But 499: the client has left, so nobody reads it."""
     assert any(str(status) in cell.split(", ") for cell in rows("status"))
+
+
+def test_every_limit_stands_in_the_readme() -> None:
+    limits = Limits()
+    table = rows("limit")
+    listed = [rest.split("|")[0].strip() for rest in table.values()]
+    for number in (
+        limits.tokens,
+        limits.width,
+        limits.heads,
+        limits.batch,
+        limits.cells,
+        limits.parameters,
+        int(limits.position),
+        members.MAX_PARAMETERS,
+        npz.MAX_ENTRIES,
+        json.MAX_LISTS,
+        query.MAX_LENGTH,
+    ):
+        assert f"{number:,}" in listed, number
+    settings = {name for name, _, _ in variables()}
+    assert set().union(*(names(rest) for rest in table.values())) <= settings
+
+
+def test_the_resolved_configuration_in_the_readme_is_the_answer(client: TestClient) -> None:
+    _, _, after = README.partition("/encodings/rope/resolve?")
+    asked, _, after = after.partition("'")
+    sent = re.search(r"-d '(.*)'", after)
+    shown = re.search(r"```\n\n```\n(.*?)\n```", after, re.DOTALL)
+    assert sent is not None
+    assert shown is not None
+    answer = client.post(f"/encodings/rope/resolve?{asked}", json=orjson.loads(sent[1])).json()
+    expected = orjson.loads(shown[1])
+    for result in (*answer["results"], *expected["results"]):
+        query = result.pop("query")
+        assert query.startswith("encoding=rope-dynamic&rope-dynamic.factor=4&rope-dynamic.original_length=512&")
+        assert result.pop("curl").startswith("curl -s ")
+    assert answer == expected

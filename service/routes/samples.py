@@ -57,7 +57,7 @@ def requests() -> dict[str, dict[str, Any]]:
 
 
 def answer() -> dict[str, Any]:
-    """What the first of `requests` is answered with under `rope`, its numbers rounded."""
+    """What the first of `requests` is answered with under `rope`; a test asks for it again."""
     return {
         "model": "identity",
         "shape": {"heads": 1, "queries": 4, "keys": 4, "head_dim": 4},
@@ -68,10 +68,31 @@ def answer() -> dict[str, Any]:
                 "encoding": "rope",
                 "label": None,
                 "name": "rope",
-                "parameters": {"theta": 10000.0, "rotary_fraction": 1.0, "layout": "interleaved"},
-                "conventions": {"scale": "1/sqrt(head_dim)"},
-                "weights": [[[0.33, 0.21, 0.2, 0.26]] * 4],
-                "scores": [[[0.53, 0.06, 0.05, 0.28]] * 4],
+                "parameters": {"theta": 10000.0, "layout": "interleaved", "rotary_fraction": 1.0},
+                "conventions": {
+                    "bands": "fast, medium, slow: thirds of the frequency pairs by index",
+                    "layout": "interleaved unless asked otherwise; the two layouts give different scores for the same "
+                    "vectors",
+                    "scale": "c = 1/sqrt(head_dim)",
+                    "sign": "q and k turn by +position * theta; the score depends on the signed difference m - n",
+                    "where": "after projection: q and k are rotated, never the embeddings",
+                },
+                "weights": [
+                    [
+                        [0.39077064, 0.16645084, 0.17596047, 0.26681805],
+                        [0.15732767, 0.3461082, 0.2359996, 0.2605645],
+                        [0.1674123, 0.23755512, 0.36808768, 0.22694485],
+                        [0.22425793, 0.23170145, 0.20048444, 0.3435562],
+                    ]
+                ],
+                "scores": [
+                    [
+                        [0.535, -0.3184208, -0.2628615, 0.15344612],
+                        [-0.3184208, 0.47, 0.08707863, 0.18609898],
+                        [-0.2628615, 0.08707863, 0.525, 0.04138595],
+                        [0.15344612, 0.18609898, 0.04138595, 0.58],
+                    ]
+                ],
                 "nonfinite_cells": 0,
             }
         ],
