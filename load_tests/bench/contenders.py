@@ -112,7 +112,6 @@ LITSERVE = Contender(
         Setting("batch 16, timeout 10 ms", 16, 10),
         Setting("batch 16, timeout 1 ms", 16, 1),
         Setting("batch 16, timeout 0", 16, 0),
-        Setting("batch 16, timeout 1 ms, 1 worker", 16, 1, workers=1),
         Setting("no batching", 1, 0),
     ),
     variables={"LITSERVE_DISABLE_VERSION_CHECK": "1"},
@@ -135,7 +134,6 @@ BENTOML = Contender(
     settings=(
         Setting("defaults: batch 100, latency 60 s", 100, 60_000),
         Setting("batch 16, latency 1 s", 16, 1_000),
-        Setting("batch 32, latency 10 s", 32, 10_000),
     ),
     variables={"BENTOML_DO_NOT_TRACK": "True", "BENTOML_HOME": str(CACHE / "bentoml-home")},
     batch_axis=True,
@@ -150,8 +148,6 @@ RAY = Contender(
     command=("{python}", "serve_ray.py"),
     settings=(
         Setting("batch 10, wait 10 ms", 10, 10),
-        Setting("batch 16, wait 1 ms", 16, 1),
-        Setting("batch 16, wait 1 ms, throughput-optimised", 16, 1, variables=THROUGHPUT),
         Setting("batch 16, wait 1 ms, throughput-optimised behind HAProxy", 16, 1, variables=THROUGHPUT | HAPROXY),
     ),
     both=True,
