@@ -81,7 +81,8 @@ class Exchange:
         total = 1e3 * (time.perf_counter() - self.began)
         if self.timings is None:
             return f"total;dur={total:.3f}"
-        return _SERVER_TIMING % (*(1e3 * spent for spent in self.timings.stages), total)
+        a, b, c, d, e, f = self.timings.stages
+        return _SERVER_TIMING % (1e3 * a, 1e3 * b, 1e3 * c, 1e3 * d, 1e3 * e, 1e3 * f, total)
 
 
 def header(scope: Scope, name: bytes) -> str | None:

@@ -169,8 +169,9 @@ class Scoring:
         began = time.perf_counter()
         plan, queries, keys = self._admit(input, options)
         layout = plan.layout
-        visible = await self._visible(input.mask, plan)
-        keys = await _whole_keys(keys, 1 if options.key_heads is None else layout.heads // options.key_heads)
+        visible = None if input.mask is None and not plan.causal else await self._visible(input.mask, plan)
+        if options.key_heads is not None:
+            keys = await _whole_keys(keys, layout.heads // options.key_heads)
         planned = time.perf_counter()
         tables = await self._tables([part.computed for part in plan.parts])
         ready = time.perf_counter()

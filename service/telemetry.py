@@ -58,6 +58,11 @@ class Buckets:
         self._first = board.take(len(limits) + 2)
         self._sum = self._first + len(limits) + 1
 
+    @property
+    def columns(self) -> tuple[int, int]:
+        """That of the first bucket and that of the sum."""
+        return self._first, self._sum
+
     def observe(self, value: float) -> None:
         row = self._board.row
         row[self._first + bisect_left(self._limits, value)] += 1
@@ -86,6 +91,7 @@ class Telemetry:
         """The column of the first status."""
         self._statuses = {status: i for i, status in enumerate(STATUSES)}
         self._stages = [Buckets(self.board, SECONDS) for _ in Timings.STAGES]
+        self._stage_columns = [one.columns for one in self._stages]
         self._batches = take(1)
         self._batch_requests = Buckets(self.board, BATCHES)
         self._lock = threading.Lock()
@@ -175,8 +181,9 @@ class Telemetry:
         if exchange.nonfinite:
             row[self._nonfinite] += 1
         if exchange.timings is not None:
-            for stage, spent in zip(self._stages, exchange.timings.stages, strict=True):
-                stage.observe(spent)
+            for (first, total), spent in zip(self._stage_columns, exchange.timings.stages, strict=True):
+                row[first + bisect_left(SECONDS, spent)] += 1
+                row[total] += spent
         row[self._inflight] = self._look[1]()
 
     # What the engine tells. Requests it refuses or drops are counted where their answer is sent.

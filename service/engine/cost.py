@@ -83,8 +83,8 @@ class Costs:
 
     def split(self, job: Job) -> tuple[float, float]:
         """What a run of such jobs costs once, and what this one adds."""
-        factor = self._factors.get(_kind(job))
-        rates, (inputs, cells, products) = self.rates, _counts(job)
+        factor, rates = self._factors.get(_kind(job)), self.rates
+        inputs, cells, products = _counts(job)
         scale = 1.0 if factor is None else factor.value
         return scale * rates.run, scale * (rates.input * inputs + rates.cell * cells + rates.product * products)
 

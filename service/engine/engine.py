@@ -100,7 +100,7 @@ class Engine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: set[Pending] = set()
         self._nobody_waits = asyncio.Event()
-        self._nobody_waits.set()
+        """Set while draining only."""
         self._working = count
         self._workers_ended = asyncio.Event()
         self._draining = False
@@ -115,12 +115,8 @@ class Engine:
     @property
     def health(self) -> str | None:
         """Why the engine takes no work, or None where it does."""
-        if self._draining:
-            return "the service is shutting down"
-        if self._loop is None:
-            return "the engine has not been started"
-        if self._dead or self._suspended:
-            return self._dead or self._suspended
+        if (reason := self._closed) is not None:
+            return reason
         if not self._workers.alive:
             return "a worker thread has ended"
         now = self._clock()
@@ -128,6 +124,15 @@ class Engine:
             if now - began > self._stall:
                 return f"a run of {batch.entries[0].job.graph.name} has not returned for {now - began:.0f} s"
         return None
+
+    @property
+    def _closed(self) -> str | None:
+        """The same, as far as it was noticed already."""
+        if self._draining:
+            return "the service is shutting down"
+        if self._loop is None:
+            return "the engine has not been started"
+        return self._dead or self._suspended
 
     @property
     def ready(self) -> bool:
@@ -209,6 +214,8 @@ class Engine:
             return True
         if self._checking is not None:
             self._checking.cancel()
+        if not self._waiting:
+            self._nobody_waits.set()
         began = time.monotonic()
         drained = await _within(self._nobody_waits, timeout)
         for pending in self._waiting:
@@ -231,11 +238,11 @@ class Engine:
         """
         if not jobs:
             return []
-        if (reason := self.health) is not None:
+        small = self._policy.inline(jobs) and all(map(self._runner.ready, jobs))
+        if (reason := self._closed if small else self.health) is not None:
             refusal = Draining(reason) if self._draining else NotReady(reason)
             tell(self._observer.rejected, refusal.reason)
             raise refusal
-        small = self._policy.inline(jobs) and all(map(self._runner.ready, jobs))
         return await self._submit(jobs, self._inline if small else self._workers, deadline)
 
     async def _submit(
@@ -255,7 +262,6 @@ class Engine:
         if deadline is not None and lane is self._workers:
             timer = self._loop.call_later(max(0.0, deadline - now), _expire, pending, now, deadline)
         self._waiting.add(pending)
-        self._nobody_waits.clear()
         reason = ClientClosedRequest.reason
         try:
             return await pending.future
@@ -268,7 +274,7 @@ class Engine:
             if pending.left:
                 self._abandon(pending, tickets, lane, reason)
             self._waiting.discard(pending)
-            if not self._waiting:
+            if self._draining and not self._waiting:
                 self._nobody_waits.set()
 
     def _enqueue(self, tickets: list[Ticket], lane: Inline[Ticket] | Workers[Ticket], bounded: bool) -> None:

@@ -63,7 +63,8 @@ class CpuPolicy:
         return Share(self.run_jobs, min(self.run_cells, int(cells)))
 
     def inline(self, jobs: Sequence[Job]) -> bool:
-        return sum(map(self.costs.seconds, jobs)) <= self.inline_seconds
+        seconds = self.costs.seconds(jobs[0]) if len(jobs) == 1 else sum(map(self.costs.seconds, jobs))
+        return seconds <= self.inline_seconds
 
 
 def policy_for(provider: str) -> Policy:

@@ -22,6 +22,7 @@ from service.engine.cuda_memory import CudaError, CudaMemory
 from service.engine.device import CPU, CUDA, NO_GRAPH, Device, Provider, choose, graph_options, quiet_options
 from service.engine.job import Graph, Job
 from service.engine.memory import Memory
+from service.engine.permuting import WIDEST, permute
 from service.engine.pruning import prune
 
 logger = logging.getLogger(__name__)
@@ -122,7 +123,7 @@ class Sessions:
         switches: tuple[str, ...] = (),
     ) -> dict[str, np.ndarray]:
         """These outputs of the graph. Feeds it does not need are ignored."""
-        session = self.session(graph, outputs, masked, switches)
+        session = self.session(graph, outputs, masked, switches, _narrow(feeds.get("queries")))
         results = session.run(outputs, feeds) if self._binding is None else self._binding.run(session, feeds)
         return dict(zip(outputs, results, strict=True))
 
@@ -131,14 +132,23 @@ class Sessions:
         """Makes arrays that the device reads fastest."""
         return np.empty if self._binding is None else self._binding.pool.empty
 
-    def session(self, graph: Graph, outputs: tuple[str, ...], masked: bool, switches: tuple[str, ...] = ()) -> Session:
-        """The session for this, built now if need be. A build that fails is tried again the next time."""
-        key = _key(graph, outputs, masked, switches)
-        return self._get(key, lambda: self._pruned(graph, outputs, masked, switches))
+    def session(
+        self,
+        graph: Graph,
+        outputs: tuple[str, ...],
+        masked: bool,
+        switches: tuple[str, ...] = (),
+        narrow: bool = False,
+    ) -> Session:
+        """The session for this, built now if need be. A build that fails is tried again the next time. `narrow`: for
+        heads of at most `permuting.WIDEST` numbers.
+        """
+        key = _key(graph, outputs, masked, switches, narrow)
+        return self._get(key, lambda: self._pruned(graph, outputs, masked, switches, narrow))
 
     def ready(self, job: Job) -> bool:
         """Whether the session that this needs has been built."""
-        found = self._sessions.get(_key(job.graph, job.outputs, job.masked, job.switches))
+        found = self._sessions.get(_key(job.graph, job.outputs, job.masked, job.switches, _narrow(job.queries)))
         return found is not None and found.done()
 
     def positions(self, path: Path) -> Session:
@@ -166,8 +176,16 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def _pruned(self, graph: Graph, outputs: tuple[str, ...], masked: bool, switches: tuple[str, ...]) -> Session:
-        model = prune(onnx.load(graph.path), outputs, masked, switches).SerializeToString()
+    def _pruned(
+        self, graph: Graph, outputs: tuple[str, ...], masked: bool, switches: tuple[str, ...], narrow: bool
+    ) -> Session:
+        pruned = prune(onnx.load(graph.path), outputs, masked, switches)
+        if narrow and self._provider.name == CPU:
+            permuted = permute(pruned)
+            if permuted is None:
+                return self.session(graph, outputs, masked, switches)
+            pruned = permuted
+        model = pruned.SerializeToString()
         if self._graphs:
             try:
                 return Session(model, self._provider, self._threads, graphs=True)
@@ -206,8 +224,15 @@ class Sessions:
                     excess -= size
 
 
-def _key(graph: Graph, outputs: tuple[str, ...], masked: bool, switches: tuple[str, ...]) -> tuple[Hashable, ...]:
-    return graph.name, graph.digest, outputs, masked, switches
+def _narrow(queries: np.ndarray | None) -> bool:
+    """Whether heads are narrow. Those that a model projects to are."""
+    return queries is None or queries.ndim < 4 or queries.shape[-1] <= WIDEST
+
+
+def _key(
+    graph: Graph, outputs: tuple[str, ...], masked: bool, switches: tuple[str, ...], narrow: bool
+) -> tuple[Hashable, ...]:
+    return graph.name, graph.digest, outputs, masked, switches, narrow
 
 
 def _cuda_memory() -> Memory | None:

@@ -64,7 +64,7 @@ class Attention:
                 self._check_cells(least)
 
         timings = Timings(decode=time.perf_counter() - exchange.began)
-        async with Leaving(receive):
+        with Leaving(receive):
             result = await self.scoring.score(input, asked.options, timings, deadline)
         computed = time.perf_counter()
         if lists:

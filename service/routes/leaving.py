@@ -3,47 +3,98 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator
 from types import TracebackType
+from typing import Any, cast
+from weakref import WeakKeyDictionary
 
-from starlette.types import Receive
+from starlette.types import Message, Receive
 
 from service.errors import ClientClosedRequest
 
 PATIENCE = 0.02
-"""Seconds before anybody looks whether the client is still there: most answers are ready by then."""
+"""Seconds before anybody looks whether the client is still there, and between two looks: most answers are ready by
+then."""
+
+
+def arrived(receive: Receive) -> Message | None:
+    """The next message if it is there already."""
+    asked = receive().__await__()
+    try:
+        next(asked)
+    except StopIteration as found:
+        message: Message = found.value
+        return message
+    cast("Generator[Any, Any, Any]", asked).close()
+    return None
+
+
+class Watch:
+    """Looks after the requests of an event loop that take long: one timer for all, none while there are none."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: dict[Leaving, float] = {}
+        self._armed = False
+
+    def add(self, one: Leaving) -> None:
+        self._waiting[one] = self._loop.time()
+        if not self._armed:
+            self._arm()
+
+    def discard(self, one: Leaving) -> None:
+        self._waiting.pop(one, None)
+
+    def _arm(self) -> None:
+        self._armed = True
+        self._loop.call_later(PATIENCE, self._look)
+
+    def _look(self) -> None:
+        self._armed = False
+        late = self._loop.time() - PATIENCE
+        for one, since in list(self._waiting.items()):
+            if since > late:
+                break  # in the order of their arrival
+            one.look()
+        if self._waiting:
+            self._arm()
+
+
+_WATCHES: WeakKeyDictionary[asyncio.AbstractEventLoop, Watch] = WeakKeyDictionary()
 
 
 class Leaving:
-    """`async with Leaving(receive): ...` cancels what is awaited inside when the client leaves, and raises
+    """`with Leaving(receive): ...` cancels what is awaited inside when the client leaves, and raises
     ClientClosedRequest. The body must have been read before."""
+
+    __slots__ = ("__weakref__", "_left", "_receive", "_task", "_watch")
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._left = False
-        self._watcher: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> None:
+    def __enter__(self) -> None:
         loop = asyncio.get_running_loop()
-        task = asyncio.current_task()
+        task = asyncio.current_task(loop)
         assert task is not None
         self._task = task
-        self._timer = loop.call_later(PATIENCE, self._look)
+        watch = _WATCHES.get(loop)
+        if watch is None:
+            watch = _WATCHES[loop] = Watch(loop)
+        self._watch = watch
+        watch.add(self)
 
-    def _look(self) -> None:
-        self._watcher = asyncio.get_running_loop().create_task(self._watch())
+    def look(self) -> None:
+        message = arrived(self._receive)
+        if message is not None and message["type"] == "http.disconnect":
+            self._watch.discard(self)
+            self._left = True
+            self._task.cancel()
 
-    async def _watch(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        self._left = True
-        self._task.cancel()
-
-    async def __aexit__(
+    def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._timer.cancel()
-        if self._watcher is not None:
-            self._watcher.cancel()
+        self._watch.discard(self)
         if self._left and kind is asyncio.CancelledError:
             self._task.uncancel()
             raise ClientClosedRequest("the client left before its answer was ready") from None

@@ -62,7 +62,7 @@ class Infer:
             deadline = min(deadline, asked.timeout)
 
         timings = Timings(decode=time.perf_counter() - exchange.began)
-        async with Leaving(receive):
+        with Leaving(receive):
             result = await self.scoring.score(input, asked.attention, timings, arrived + deadline)
         computed = time.perf_counter()
         response = await _response(request, result, asked, served)

@@ -173,7 +173,7 @@ class Positions:
         _check_views(asked.options.views, picture)
         timings = Timings(decode=time.perf_counter() - exchange.began)
         try:
-            async with Leaving(receive):
+            with Leaving(receive):
                 result = await self.views.show(asked.options, timings, deadline, picture=picture)
         except ServiceError as error:
             error.pointer = asked.bare.get(error.pointer or "", error.pointer)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
-from typing import Any, cast
 
 from starlette.types import Message, Receive, Scope
 
 from service import leftover
 from service.errors import BodyTimeout, ClientClosedRequest, PayloadTooLarge, UnsupportedMediaType
 from service.exchange import Exchange, header
+from service.routes.leaving import arrived
 
 
 async def read(scope: Scope, receive: Receive, limit: int, seconds: float, *, coded: bool = False) -> bytes | bytearray:
@@ -31,7 +30,8 @@ async def read(scope: Scope, receive: Receive, limit: int, seconds: float, *, co
         if header(scope, b"expect") is None:
             await leftover.discard(exchange, receive)
         raise too_large(f"{declared} bytes", limit)
-    message = _at_once(receive)
+    # Most bodies come with their headers, and a timer costs more than a look.
+    message = arrived(receive)
     if message is not None and message["type"] == "http.request" and not message.get("more_body", False):
         exchange.body_read = True
         content: bytes = message.get("body", b"")
@@ -44,18 +44,6 @@ async def read(scope: Scope, receive: Receive, limit: int, seconds: float, *, co
     except TimeoutError:
         exchange.close = True
         raise too_slow(seconds) from None
-
-
-def _at_once(receive: Receive) -> Message | None:
-    """What has arrived already, or None: most bodies come with their headers, and a timer costs more than a look."""
-    asked = receive().__await__()
-    try:
-        next(asked)
-    except StopIteration as arrived:
-        message: Message = arrived.value
-        return message
-    cast("Generator[Any, Any, Any]", asked).close()
-    return None
 
 
 async def _collect(exchange: Exchange, receive: Receive, limit: int, first: Message | None = None) -> bytes | bytearray:
