@@ -24,8 +24,7 @@ def prune(
 
     Conditions that are known now are resolved: every `Where(condition, a, b)` becomes `a` or `b`, and the input is
     gone. Without a mask `visible` is all true; `switch.<name>` is true for the names in `switches` and else false.
-    Where `visible` is used for more, it is made inside the graph. Raises ValueError for an output that the graph lacks,
-    and where it uses a switch for more than that.
+    Raises ValueError for an output that the graph lacks, and where it uses a known condition for more than that.
     """
     wanted = list(outputs)
     available = [output.name for output in model.graph.output]
@@ -35,10 +34,6 @@ def prune(
     known = {name: on for name, on in known.items() if name.startswith(SWITCH)} | ({} if masked else {"visible": True})
     nodes = [*_resolved(model.graph.node, known, set(available)), *map(_cast, filter(_is_half, wanted))]
     kept, needed = _reachable(nodes, wanted)
-    if needed.intersection(known) == {"visible"}:
-        nodes = [*_everything(), *nodes]
-        kept, needed = _reachable(nodes, wanted)
-        needed.discard("visible")
     if unresolved := needed.intersection(known):
         names = ", ".join(sorted(unresolved))
         raise ValueError(f"the graph uses {names} for more than the condition of a Where: it has no form without")
@@ -69,17 +64,6 @@ def _value(value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
     half.CopyFrom(value)
     half.name, half.type.tensor_type.elem_type = name, onnx.TensorProto.FLOAT16
     return half
-
-
-def _everything() -> Iterator[onnx.NodeProto]:
-    """`visible` where nothing is masked, bool [1, 1, queries, keys]. Some graphs read its shape."""
-    node, tensor = onnx.helper.make_node, onnx.helper.make_tensor
-    yield node("Shape", ["queries"], ["visible.queries"], start=1, end=2)
-    yield node("Shape", ["keys"], ["visible.keys"], start=1, end=2)
-    yield node("Constant", [], ["visible.ones"], value=tensor("ones", onnx.TensorProto.INT64, [2], [1, 1]))
-    yield node("Constant", [], ["visible.true"], value=tensor("true", onnx.TensorProto.BOOL, [], [True]))
-    yield node("Concat", ["visible.ones", "visible.queries", "visible.keys"], ["visible.shape"], axis=0)
-    yield node("Expand", ["visible.true", "visible.shape"], ["visible"])
 
 
 def _resolved(
