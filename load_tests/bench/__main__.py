@@ -120,6 +120,8 @@ def _measure(measure: Measure, scale: Scale, say: Progress) -> Part:
     date, busy, began = datetime.now(UTC), os.getloadavg()[0], time.monotonic()
     commit = machine.commit()
     kind, found = measure(scale, say)
+    if machine.commit() != commit:  # servers are started anew in every turn
+        commit += f" to {machine.commit()}"
     common = {"date": f"{date:%Y-%m-%d %H:%M}", "commit": commit, "busy": busy, "seconds": time.monotonic() - began}
     return kind.model_validate(common | found)
 

@@ -11,6 +11,7 @@ import onnx
 import onnxruntime
 from jaxtyping import Float
 
+from service.engine.permuting import permute
 from service.engine.pruning import prune
 from service.settings import EXPORTED
 
@@ -29,8 +30,9 @@ def session(model: bytes | str) -> Any:
 
 
 def scores_graph(*outputs: str) -> bytes:
-    """The graph with these outputs only, nothing masked."""
-    return bytes(prune(onnx.load(FOLDER / f"{ENCODING}.onnx"), outputs, masked=False).SerializeToString())
+    """The graph with these outputs only, nothing masked, in the form that the service gives it for the CPU."""
+    pruned = prune(onnx.load(FOLDER / f"{ENCODING}.onnx"), outputs, masked=False)
+    return bytes((permute(pruned) or pruned).SerializeToString())
 
 
 def tables(queries: int, keys: int, heads: int, head_dim: int) -> dict[str, Array]:

@@ -77,7 +77,17 @@ def _head(found: Findings) -> str:
 
 Servers and client share the same cores, over the loopback interface: what the client costs is taken from every server
 alike. Figures are medians of the rounds, with the lowest and the highest. Ratios compare within one run; on another
-machine expect other numbers and similar ratios. {_busy(found)}"""
+machine expect other numbers and similar ratios.
+
+{_busy(found)}{_changed(parts)}"""
+
+
+def _changed(parts: Sequence[Part]) -> str:
+    """Which parts began on one commit and ended on another."""
+    names = [type(part).name for part in parts if " to " in part.commit]
+    if not names:
+        return ""
+    return f" The service was changed while {', '.join(names)} ran: later rounds are of newer code than earlier ones."
 
 
 def _busy(found: Findings) -> str:
@@ -104,7 +114,7 @@ def peers_section(found: Peers) -> str:
     parts = [
         f"""## 1. Beside other servers
 
-The same ONNX model for all, pruned as this service prunes it and fed constant tables: RoPE in {job.HEADS} heads,
+The same ONNX model for all, as this service runs it on a CPU, and fed constant tables: RoPE in {job.HEADS} heads,
 {job.TOKENS} x {job.WIDTH} float32 in, the weights ({job.HEADS} x {job.TOKENS} x {job.TOKENS} float32) out. onnxruntime
 computes in one thread for each worker, of which there are as many as cores unless said otherwise. Each peer batches
 dynamically as its documentation shows, in the best of the settings tried below: for {comparison.MANY} connections the
