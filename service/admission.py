@@ -25,11 +25,11 @@ class Limits:
     `position`: the largest, either side of 0; beyond it float64 angles are no longer right in float32.
     """
 
-    tokens: int = 16_384
+    tokens: int = 131_072
     width: int = 8_192
     heads: int = 1_024
     batch: int = 4_096
-    cells: int = 1 << 26
+    cells: int = 1 << 27
     parameters: int = 1 << 24
     position: float = 1e9
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Bool, Num
+from jaxtyping import Bool, Float64, Num
 
 from service.cache import Cache
 from service.errors import InvalidInput
@@ -73,6 +73,11 @@ def _fits(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
     return all(size in (1, whole) for size, whole in zip(shape, full, strict=True))
 
 
+def causal_mask(queries: Float64[np.ndarray, " queries"], keys: Float64[np.ndarray, " keys"]) -> Visible | None:
+    """Key position <= query position: [1, 1, queries, keys]; None where every key is visible."""
+    return _or_none(keys[None, None, None, :] <= queries[None, None, :, None])
+
+
 class CausalMasks:
     """Key position <= query position, for positions used lately; up to `capacity` bytes are kept."""
 
@@ -84,7 +89,7 @@ class CausalMasks:
         key = (queries.digest, keys.digest)
         found = self._cache.get(key)
         if found is None:
-            found = (_or_none(keys.values[None, None, None, :] <= queries.values[None, None, :, None]),)
+            found = (causal_mask(queries.values, keys.values),)
             self._cache.put(key, found, 64 if found[0] is None else found[0].nbytes)
         return found[0]
 

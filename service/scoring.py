@@ -6,11 +6,11 @@ import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from service.admission import Admitted, Limits, admit, check, whole_keys
+from service.admission import Limits, admit, check, whole_keys
 from service.cache import Cache
 from service.catalogue import Catalogue, Model
 from service.conventions import conventions
@@ -18,10 +18,11 @@ from service.encoding import Encoding
 from service.engine.job import Job, JobResult, Tables
 from service.errors import InvalidInput, PayloadTooLarge, ServiceError, UnknownName
 from service.instance import Instance, asked
+from service.large import BLOCK, Large
 from service.masks import CausalMasks, Visible, combine, mask_axes, read_mask
-from service.padding import Lengths, Padded, Padding
+from service.padding import Lengths, Padding
 from service.parameters import Given, Parameters, ResolvedParameters, Sizes, assign
-from service.positions import Positions
+from service.plan import Layout, Part, Picked, Plan, Runs
 from service.records import (
     RETURNABLE,
     AttentionInput,
@@ -31,7 +32,7 @@ from service.records import (
     Timings,
     TopK,
 )
-from service.selection import Choice, Indices, choose, index, pick
+from service.selection import Indices, choose, index
 from service.tables import Needs, TableCache
 
 __all__ = ["Limits", "PositionTables", "Runs", "Scoring"]
@@ -42,84 +43,6 @@ PLANS = 4096
 SIZES = ((4, 1, 16), (16, 2, 16), (64, 1, 16), (32, 4, 16), (32, 4, 64), (128, 2, 16), (128, 4, 32), (256, 2, 64))
 # Work on fewer cells than this is done on the event loop: a thread would cost more than it frees.
 INLINE = 1 << 20
-
-
-class Runs(Protocol):
-    """What scoring needs of the engine."""
-
-    async def run(self, jobs: Sequence[Job], deadline: float | None = None) -> list[JobResult]: ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Part:
-    """One encoding's share of a request."""
-
-    instance: Instance
-    parameters: ResolvedParameters
-    conventions: Mapping[str, str]
-    outputs: tuple[str, ...]
-    needs: Needs
-    padded: Padded | None = None
-    """Where it is computed with more tokens than it has."""
-
-    @property
-    def encoding(self) -> Encoding:
-        return self.instance.encoding
-
-    @property
-    def computed(self) -> Needs:
-        """What the tables of its run follow from."""
-        return self.needs if self.padded is None else self.padded.needs
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Layout:
-    """The sizes and positions of a request, without its numbers. The shape is that which the model takes.
-
-    The positions and cells are those of the rows that were chosen, the shape that of all queries.
-    """
-
-    batch: int | None
-    heads: int
-    head_dim: int
-    query_positions: Positions
-    key_positions: Positions
-    query_shape: tuple[int, ...]
-    choice: Choice
-    cells: int
-    """Of one output."""
-
-    @classmethod
-    def of(cls, admitted: Admitted, choice: Choice) -> Layout:
-        queries, rows = admitted.query_positions, choice.rows
-        if rows is not None:
-            queries = Positions.of(queries.values[rows])
-        return cls(
-            admitted.batch,
-            admitted.heads,
-            admitted.head_dim,
-            queries,
-            admitted.key_positions,
-            admitted.queries.shape,
-            choice,
-            admitted.rows * admitted.heads * len(queries) * len(admitted.key_positions),
-        )
-
-    def chosen(self, queries: np.ndarray) -> np.ndarray:
-        """The rows that are computed."""
-        rows = self.choice.rows
-        return queries if rows is None else np.ascontiguousarray(queries[:, index(rows)])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Plan:
-    """A request that has passed every check, without its numbers: one plan serves all that differ in those alone."""
-
-    model: Model
-    layout: Layout
-    causal: bool
-    parts: list[Part]
-    skipped: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,8 +66,11 @@ class Scoring:
         tables: TableCache,
         limits: Limits | None = None,
         padding: Lengths | None = None,
+        block: int = BLOCK,
     ) -> None:
-        """`padding` says which lengths are computed as longer ones; None: all are computed as they are."""
+        """`padding` says which lengths are computed as longer ones; None: all are computed as they are. Jobs of more
+        than `block` cells are computed in blocks.
+        """
         self.catalogue = catalogue
         self.engine = engine
         self.tables = tables
@@ -152,6 +78,7 @@ class Scoring:
         self._parameters = Parameters(largest=self.limits.parameters)
         self._padding = None if padding is None else Padding(padding, self._parameters)
         self._causal = CausalMasks()
+        self.large = Large(engine, tables, self.limits.cells, block)
         self._plans: Cache[tuple[AttentionOptions, tuple[int, ...]], Plan] = Cache(PLANS)
 
     async def score(
@@ -169,6 +96,14 @@ class Scoring:
         began = time.perf_counter()
         plan, queries, keys = self._admit(input, options)
         layout = plan.layout
+        if self.large.takes(plan):
+            if options.key_heads is not None:
+                keys = await _whole_keys(keys, layout.heads // options.key_heads)
+            planned = time.perf_counter()
+            picked, spent = await self.large.compute(plan, input.mask, queries, keys, deadline)
+            results = [_result(part, one, plan) for part, one in zip(plan.parts, picked, strict=True)]
+            spent.add_to(timings, planned - began, time.perf_counter() - planned)
+            return _answer(plan, results, input, options, timings)
         visible = None if input.mask is None and not plan.causal else await self._visible(input.mask, plan)
         if options.key_heads is not None:
             keys = await _whole_keys(keys, layout.heads // options.key_heads)
@@ -190,25 +125,7 @@ class Scoring:
         timings.queue += waited - compute - assembly
         timings.postprocess += done - answered
         timings.batch_jobs = max(answer.batch_jobs for answer in answers)
-        return ScoringResult(
-            model=plan.model.name,
-            batch=layout.batch,
-            heads=layout.heads,
-            queries=layout.choice.queries,
-            keys=len(layout.key_positions),
-            head_dim=layout.head_dim,
-            causal=plan.causal,
-            results=results,
-            tokens=input.tokens,
-            timings=timings,
-            skipped=plan.skipped,
-            plan=plan,
-            key_heads=options.key_heads,
-            rows=_numbers(layout.choice.rows),
-            head=_numbers(layout.choice.head),
-            top_k=layout.choice.top_k,
-            mask=None if input.mask is None else _axes_text(input.mask.shape, layout),
-        )
+        return _answer(plan, results, input, options, timings)
 
     async def position_tables(self, input: AttentionInput, options: AttentionOptions) -> PositionTables:
         """What `score` would have of the reference encoding before it looks at any content. Raises the same errors."""
@@ -318,7 +235,8 @@ class Scoring:
                 f"no encoding of {model.name} can serve this request: {reasons}", pointer="query:compare"
             )
         self._check_cells(layout, parts)
-        plan = Plan(model, layout, causal, parts, skipped)
+        largest_job = layout.cells * max(len(part.outputs) for part in parts)
+        plan = Plan(model, layout, causal, parts, skipped, largest_job)
         return plan, layout.chosen(admitted.queries), admitted.keys
 
     def _model(self, input: AttentionInput, options: AttentionOptions) -> Model:
@@ -468,33 +386,58 @@ def _jobs(
 
 async def _results(plan: Plan, answers: Sequence[JobResult], visible: Visible | None) -> list[EncodingResult]:
     def results() -> list[EncodingResult]:
-        return [_result(part, answer, plan, visible) for part, answer in zip(plan.parts, answers, strict=True)]
+        return [
+            _result(part, Picked.of(plan.layout.choice, answer, visible), plan)
+            for part, answer in zip(plan.parts, answers, strict=True)
+        ]
 
     ranked = plan.layout.choice.top_k is not None and plan.layout.cells * len(plan.parts) > INLINE
     return await asyncio.to_thread(results) if ranked else results()
 
 
-def _result(part: Part, answer: JobResult, plan: Plan, visible: Visible | None) -> EncodingResult:
-    outputs, keys = pick(plan.layout.choice, answer.outputs, visible)
-    nonfinite = answer.nonfinite
-    if nonfinite and outputs is not answer.outputs:
-        nonfinite = sum(array.size - int(np.count_nonzero(np.isfinite(array))) for array in outputs.values())
-    arrays = {name: array if plan.layout.batch is not None else array[0] for name, array in outputs.items()}
+def _result(part: Part, picked: Picked, plan: Plan) -> EncodingResult:
+    batched = plan.layout.batch is not None
+    arrays = {name: array if batched else array[0] for name, array in picked.outputs.items()}
     terms = {name.removeprefix("term."): array for name, array in arrays.items() if name.startswith("term.")} or None
     result = EncodingResult(
         encoding=part.encoding.id,
         parameters=part.parameters.report,
         conventions=part.conventions,
         output=arrays.get("output"),
-        nonfinite_cells=nonfinite,
+        nonfinite_cells=picked.nonfinite,
         label=part.instance.label,
     )
-    if keys is None:
+    if picked.keys is None:
         result.weights, result.scores, result.terms = arrays.get("weights"), arrays.get("scores"), terms
     else:
-        keys = keys if plan.layout.batch is not None else keys[0]
+        keys = picked.keys if batched else picked.keys[0]
         result.top_k = TopK(keys, arrays["weights"], arrays.get("scores"), terms)
     return result
+
+
+def _answer(
+    plan: Plan, results: list[EncodingResult], input: AttentionInput, options: AttentionOptions, timings: Timings
+) -> ScoringResult:
+    layout = plan.layout
+    return ScoringResult(
+        model=plan.model.name,
+        batch=layout.batch,
+        heads=layout.heads,
+        queries=layout.choice.queries,
+        keys=len(layout.key_positions),
+        head_dim=layout.head_dim,
+        causal=plan.causal,
+        results=results,
+        tokens=input.tokens,
+        timings=timings,
+        skipped=plan.skipped,
+        plan=plan,
+        key_heads=options.key_heads,
+        rows=_numbers(layout.choice.rows),
+        head=_numbers(layout.choice.head),
+        top_k=layout.choice.top_k,
+        mask=None if input.mask is None else _axes_text(input.mask.shape, layout),
+    )
 
 
 def _numbers(indices: Indices | None) -> tuple[int, ...] | None:

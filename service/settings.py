@@ -60,10 +60,10 @@ class Settings(BaseSettings):
         description="most numbers in a JSON answer as lists; above it they must be asked for in base64 or binary",
     )
     request_cells: int = Field(
-        1 << 26, ge=1, description="most numbers one request may compute: batch x heads x queries x keys, all outputs"
+        1 << 27, ge=1, description="most numbers one request may compute: batch x heads x queries x keys, all outputs"
     )
     queue_cells: int = Field(
-        1 << 27, ge=1, description="most numbers that may wait to be computed in one process; above it 429"
+        1 << 28, ge=1, description="most numbers that may wait to be computed in one process; above it 429"
     )
     queue_jobs: int = Field(
         1024,

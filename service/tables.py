@@ -90,6 +90,10 @@ class TableCache:
         """These tables if they are kept."""
         return self.cache.get(needs.key)
 
+    async def of_block(self, needs: Needs) -> Tables:
+        """The tables of a part of a request, which nobody else will ask for. Raises as `tables` does."""
+        return await asyncio.to_thread(self._compute, needs, keep=False)
+
     async def tables(self, needs: Needs) -> Tables:
         """These tables, by the scores graph's input names (`table.scale`); read-only.
 
@@ -113,7 +117,7 @@ class TableCache:
         if not task.cancelled():
             task.exception()  # marked as seen: all who asked may have left
 
-    def _compute(self, needs: Needs) -> Tables:
+    def _compute(self, needs: Needs, *, keep: bool = True) -> Tables:
         graph = needs.encoding.positions_graph
         queries = needs.queries.values
         feeds = {
@@ -137,7 +141,8 @@ class TableCache:
         for array in arrays.values():
             array.flags.writeable = False
         tables = Tables(needs.key, MappingProxyType(arrays))
-        self.cache.put(needs.key, tables, sum(array.nbytes for array in arrays.values()) + 1024)
+        if keep:
+            self.cache.put(needs.key, tables, sum(array.nbytes for array in arrays.values()) + 1024)
         return tables
 
     @staticmethod

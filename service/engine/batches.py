@@ -18,8 +18,8 @@ class Limits:
     """What the queue holds at most. Cells are float32 values of output, so 2**26 of them are 256 MB of answers."""
 
     queued_jobs: int = 1024
-    queued_cells: int = 2**27
-    job_cells: int = 2**26
+    queued_cells: int = 2**28
+    job_cells: int = 2**27
 
     def __post_init__(self) -> None:
         if not 0 < self.job_cells <= self.queued_cells:

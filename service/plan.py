@@ -1,0 +1,122 @@
+"""What is to be done with a request, once it has passed every check."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from jaxtyping import Int32
+
+from service.admission import Admitted
+from service.catalogue import Model
+from service.encoding import Encoding
+from service.engine.job import Job, JobResult
+from service.instance import Instance
+from service.masks import Visible
+from service.padding import Padded
+from service.parameters import ResolvedParameters
+from service.positions import Positions
+from service.selection import Choice, index, pick
+from service.tables import Needs
+
+
+class Runs(Protocol):
+    """What scoring needs of the engine."""
+
+    async def run(self, jobs: Sequence[Job], deadline: float | None = None) -> list[JobResult]: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """One encoding's share of a request."""
+
+    instance: Instance
+    parameters: ResolvedParameters
+    conventions: Mapping[str, str]
+    outputs: tuple[str, ...]
+    needs: Needs
+    padded: Padded | None = None
+    """Where it is computed with more tokens than it has."""
+
+    @property
+    def encoding(self) -> Encoding:
+        return self.instance.encoding
+
+    @property
+    def computed(self) -> Needs:
+        """What the tables of its run follow from."""
+        return self.needs if self.padded is None else self.padded.needs
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """The sizes and positions of a request, without its numbers. The shape is that which the model takes.
+
+    The positions and cells are those of the rows that were chosen, the shape that of all queries.
+    """
+
+    batch: int | None
+    heads: int
+    head_dim: int
+    query_positions: Positions
+    key_positions: Positions
+    query_shape: tuple[int, ...]
+    choice: Choice
+    cells: int
+    """Of one output."""
+
+    @classmethod
+    def of(cls, admitted: Admitted, choice: Choice) -> Layout:
+        queries, rows = admitted.query_positions, choice.rows
+        if rows is not None:
+            queries = Positions.of(queries.values[rows])
+        return cls(
+            admitted.batch,
+            admitted.heads,
+            admitted.head_dim,
+            queries,
+            admitted.key_positions,
+            admitted.queries.shape,
+            choice,
+            admitted.rows * admitted.heads * len(queries) * len(admitted.key_positions),
+        )
+
+    def chosen(self, queries: np.ndarray) -> np.ndarray:
+        """The rows that are computed."""
+        rows = self.choice.rows
+        return queries if rows is None else np.ascontiguousarray(queries[:, index(rows)])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """A request that has passed every check, without its numbers: one plan serves all that differ in those alone."""
+
+    model: Model
+    layout: Layout
+    causal: bool
+    parts: list[Part]
+    skipped: Mapping[str, str]
+    largest_job: int
+    """Cells, of all outputs of one part."""
+
+
+@dataclass(slots=True)
+class Picked:
+    """What an answer keeps of a run's outputs: of all keys or, where `keys` says which, of the largest of each row.
+
+    All but `output` [batch, queries, heads, head_dim] are [batch, heads, queries, keys].
+    """
+
+    outputs: Mapping[str, np.ndarray]
+    keys: Int32[np.ndarray, "batch heads queries k"] | None = None
+    nonfinite: int = 0
+
+    @classmethod
+    def of(cls, choice: Choice, answer: JobResult, visible: Visible | None) -> Picked:
+        outputs, keys = pick(choice, answer.outputs, visible)
+        nonfinite = answer.nonfinite
+        if nonfinite and outputs is not answer.outputs:
+            nonfinite = sum(array.size - int(np.count_nonzero(np.isfinite(array))) for array in outputs.values())
+        return cls(outputs, keys, nonfinite)
