@@ -27,13 +27,14 @@ from service.engine.gpu_policy import GpuPolicy
 from service.engine.policy import policy_for
 from service.engine.session import Sessions
 from service.errors import NotReady
+from service.express import Express
 from service.lifecycle import Lifecycle
 from service.middleware import Observed
 from service.rope_resolver import RopeResolver
 from service.routes import encodings, failures, health, metrics, openapi, positions, problems, resolve
 from service.routes import open_inference as v2
 from service.routes.attention import PATH, Attention
-from service.routes.open_inference_statistics import Counted, Observers, Statistics
+from service.routes.open_inference_statistics import Counted, CountedSoon, Observers, Statistics
 from service.scoring import Scoring
 from service.settings import Settings
 from service.tables import TableCache
@@ -116,6 +117,13 @@ def create_app(
     )
     observed = partial(Observed, telemetry=service.telemetry, lifecycle=service.lifecycle, endpoint=paths.template)
     app.add_middleware(observed)
+    app.state.express = Express(
+        attention,
+        CountedSoon(service.engine, service.statistics),
+        service.lifecycle,
+        service.telemetry,
+        settings,
+    )
     app.shortcut = observed(app.router, direct={("POST", PATH): attention}, doors={v2.PREFIX: open_inference})
     return app
 

@@ -38,6 +38,7 @@ class _Ids:
 
 
 _IDS = _Ids()
+new_id = _IDS.next
 
 
 @dataclass(slots=True)
@@ -71,7 +72,7 @@ class Exchange:
         # Reversed: of headers that came twice the first one counts.
         scope[_HEADERS] = dict(reversed(scope["headers"]))
         sent = header(scope, b"x-request-id")
-        request_id = sent if sent is not None and _SANE.fullmatch(sent) else _IDS.next()
+        request_id = sent if sent is not None and _SANE.fullmatch(sent) else new_id()
         scope[_KEY] = exchange = cls(request_id, endpoint)
         return exchange
 

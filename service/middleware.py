@@ -139,12 +139,7 @@ class Observed:
             status, kind, content = door.failure(error)
         else:
             status, kind, content = error.status, media.PROBLEM, problem.encode(error, exchange.request_id)
-        headers = [
-            (b"content-type", kind.encode()),
-            (b"content-length", str(len(content)).encode()),
-            (b"cache-control", b"no-store"),
-            *_advice(error),
-        ]
+        headers = _refusing(error, kind, content)
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else content})
 
@@ -156,6 +151,21 @@ class Observed:
             await leftover.discard(exchange, receive, 1.0)
         elif scope["http_version"] == "1.0" or "close" in (header(scope, b"connection") or "").lower():
             await leftover.discard(exchange, receive)
+
+
+def refusal(error: ServiceError, request_id: str) -> tuple[Headers, bytes]:
+    """The headers and the content of the problem document that tells of it."""
+    content = problem.encode(error, request_id)
+    return _refusing(error, media.PROBLEM, content), content
+
+
+def _refusing(error: ServiceError, kind: str, content: bytes) -> Headers:
+    return [
+        (b"content-type", kind.encode()),
+        (b"content-length", str(len(content)).encode()),
+        (b"cache-control", b"no-store"),
+        *_advice(error),
+    ]
 
 
 def _has_body(scope: Scope) -> bool:

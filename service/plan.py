@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,6 +13,7 @@ from service.admission import Admitted
 from service.catalogue import Model
 from service.encoding import Encoding
 from service.engine.job import Job, JobResult
+from service.errors import ServiceError
 from service.instance import Instance
 from service.masks import Visible
 from service.padding import Padded
@@ -26,6 +27,13 @@ class Runs(Protocol):
     """What scoring needs of the engine."""
 
     async def run(self, jobs: Sequence[Job], deadline: float | None = None) -> list[JobResult]: ...
+
+
+class RunsSoon(Protocol):
+    """What a request that waits for nothing needs of the engine."""
+
+    def run_soon(self, job: Job, deadline: float | None, done: Callable[[JobResult | ServiceError], None]) -> bool:
+        """Whether the job is run in this turn of the event loop; `done` is then called once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

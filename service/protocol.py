@@ -9,17 +9,29 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from service.errors import HeadTimeout, MalformedRequest, ServiceError
+from service.express import Express
 from service.wire import media, problem
 
 
 class Protocol(HttpToolsProtocol):
     """Closes a connection whose next request's head has not arrived `header_seconds` after it began, and tells of what
-    is no HTTP as of every other failure. A head that comes in one piece needs no timer."""
+    is no HTTP as of every other failure. A head that comes in one piece needs no timer.
 
-    def __init__(self, *arguments: Any, header_seconds: float, **named: Any) -> None:
+    What comes between two requests is offered to `express` before it is read.
+    """
+
+    def __init__(self, *arguments: Any, header_seconds: float, express: Express | None = None, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.header_seconds = header_seconds
+        self.express = express
         self._head_timer: asyncio.TimerHandle | None = None
+        self._inside = False
+        """Whether a request has begun and not ended."""
+        self._held: bytearray | None = None
+        """What came while an answer of `express` was on its way; None where none is."""
+        self._active = 0.0
+        """When `express` last answered."""
+        self._closing = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -30,14 +42,80 @@ class Protocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._held is not None:
+            self._held += data
+            return
+        if self.express is None or self._inside or self._answering() or self.flow.write_paused:
+            self._read(data)
+        elif not self.express.take(self, data):
+            self._read(data)
+            end = data.find(b"\r\n\r\n") + 4
+            if end > 4 and self._answering() and not self.pipeline and not self._inside:
+                self.express.learn(data[:end], self.scope)
+
+    def _read(self, data: bytes) -> None:
         super().data_received(data)
-        under_way: RequestResponseCycle | None = self.cycle
-        if under_way is None or under_way.response_complete:  # this was a part of a head
+        if not self._answering():  # this was a part of a head
             self._begin_head()
+
+    def _answering(self) -> bool:
+        under_way: RequestResponseCycle | None = self.cycle
+        return under_way is not None and not under_way.response_complete
+
+    def on_message_begin(self) -> None:
+        self._inside = True
+        super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         self._end_head()
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._inside = False
+        super().on_message_complete()
+
+    # What `express` needs
+
+    @property
+    def first_lines(self) -> bytes:
+        lines = [b"%b: %b\r\n" % header for header in self.server_state.default_headers]
+        return STATUS_LINE[200] + b"".join(lines)
+
+    def hold(self) -> None:
+        self._end_head()
+        self._held = bytearray()
+
+    def reply(self, pieces: list[Any], *, close: bool) -> None:
+        held, self._held = self._held, None
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.transport.writelines(pieces)
+        if close or self._closing:
+            self.transport.close()
+            return
+        self._active = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self._keep_alive(self.timeout_keep_alive)
+        if held:
+            self.data_received(bytes(held))
+
+    def timeout_keep_alive_handler(self) -> None:
+        """A connection that `express` serves has one timer, which looks again where it fires too early."""
+        left = self._active + self.timeout_keep_alive - self.loop.time()
+        if self._held is not None or left > 0:
+            self._keep_alive(max(left, 0.01))
+        else:
+            super().timeout_keep_alive_handler()
+
+    def _keep_alive(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
+
+    def shutdown(self) -> None:
+        if self._held is not None:
+            self._closing = True
+        else:
+            super().shutdown()
 
     def send_400_response(self, msg: str) -> None:
         """Of bytes that the parser does not take."""

@@ -127,6 +127,37 @@ class Scoring:
         timings.batch_jobs = max(answer.batch_jobs for answer in answers)
         return _answer(plan, results, input, options, timings)
 
+    def at_once(self, input: AttentionInput, options: AttentionOptions) -> tuple[Plan, Job] | None:
+        """The only job of a request for which nothing need be waited for or worked out, for one like it came before;
+        None for all others. Raises InvalidInput.
+        """
+        embeddings = input.embeddings
+        if embeddings is None or input.mask is not None or not _plain(input) or options.key_heads is not None:
+            return None
+        plan = self._plans.get((options, embeddings.shape))
+        if plan is None or len(plan.parts) > 1 or plan.largest_job >= INLINE:
+            return None
+        (part,) = plan.parts
+        tables = self.tables.get(part.computed)
+        if tables is None:
+            return None
+        keys = np.ascontiguousarray(embeddings, dtype=np.float32).reshape(plan.layout.query_shape)
+        seen = self._seen(part, None, self._build_visible(None, plan) if plan.causal else None)
+        (job,) = _jobs(plan, (tables,), plan.layout.chosen(keys), keys, (seen,))
+        return plan, job
+
+    def answered_at_once(
+        self,
+        plan: Plan,
+        answer: JobResult,
+        visible: Visible | None,
+        options: AttentionOptions,
+        timings: Timings,
+    ) -> ScoringResult:
+        """What `score` returns, of a plan and the result of its job that `at_once` gave."""
+        results = [_result(plan.parts[0], Picked.of(plan.layout.choice, answer, visible), plan)]
+        return _answer(plan, results, None, options, timings)
+
     async def position_tables(self, input: AttentionInput, options: AttentionOptions) -> PositionTables:
         """What `score` would have of the reference encoding before it looks at any content. Raises the same errors."""
         plan, _, _ = self._admit(input, options)
@@ -416,8 +447,9 @@ def _result(part: Part, picked: Picked, plan: Plan) -> EncodingResult:
 
 
 def _answer(
-    plan: Plan, results: list[EncodingResult], input: AttentionInput, options: AttentionOptions, timings: Timings
+    plan: Plan, results: list[EncodingResult], input: AttentionInput | None, options: AttentionOptions, timings: Timings
 ) -> ScoringResult:
+    """`input` is None where it had nothing but embeddings."""
     layout = plan.layout
     return ScoringResult(
         model=plan.model.name,
@@ -428,7 +460,7 @@ def _answer(
         head_dim=layout.head_dim,
         causal=plan.causal,
         results=results,
-        tokens=input.tokens,
+        tokens=None if input is None else input.tokens,
         timings=timings,
         skipped=plan.skipped,
         plan=plan,
@@ -436,7 +468,7 @@ def _answer(
         rows=_numbers(layout.choice.rows),
         head=_numbers(layout.choice.head),
         top_k=layout.choice.top_k,
-        mask=None if input.mask is None else _axes_text(input.mask.shape, layout),
+        mask=None if input is None or input.mask is None else _axes_text(input.mask.shape, layout),
     )
 
 

@@ -74,7 +74,7 @@ def _serve(
     settings = service.settings
     config = uvicorn.Config(
         app,
-        http=partial(Protocol, header_seconds=settings.header_seconds),  # type: ignore[arg-type]
+        http=partial(Protocol, header_seconds=settings.header_seconds, express=app.state.express),  # type: ignore[arg-type]
         lifespan="on",
         log_config=None,
         access_log=False,

@@ -47,11 +47,29 @@ class Pending:
             self.future.set_exception(error)
 
 
+class Soon:
+    """One job that runs in this turn, and who is told of its result."""
+
+    __slots__ = ("done",)
+
+    def __init__(self, done: Callable[[JobResult | ServiceError], None]) -> None:
+        self.done = done
+
+    def settle(self, index: int, result: JobResult | ServiceError) -> None:
+        try:
+            self.done(result)
+        except Exception:
+            logger.exception("who waited for a result failed")
+
+    def fail(self, error: ServiceError) -> None:
+        self.settle(0, error)
+
+
 @dataclass(slots=True, eq=False)
 class Ticket(Entry):
     """A queued job that knows who waits for it."""
 
-    pending: Pending = field(kw_only=True)
+    pending: Pending | Soon = field(kw_only=True)
     index: int = field(kw_only=True)
 
 
@@ -91,7 +109,7 @@ class Engine:
         limits = limits or Limits()
         compute = Compute(runner, self._observer, clock)
         self._workers: Workers[Ticket] = Workers(Batches(self._policy, limits, count), compute, count, clock)
-        self._inline: Inline[Ticket] = Inline(Batches(self._policy, limits), compute, clock, turn)
+        self._inline: Inline[Ticket] = Inline(self._policy, limits, compute, clock, turn)
         self._clock = clock
         self._failures_allowed = failures_allowed
         self._recheck = recheck
@@ -149,11 +167,11 @@ class Engine:
 
     @property
     def queued_jobs(self) -> int:
-        return len(self._workers.batches) + len(self._inline.batches)
+        return len(self._workers.batches) + len(self._inline)
 
     @property
     def queued_cells(self) -> int:
-        return self._workers.batches.cells + self._inline.batches.cells
+        return self._workers.batches.cells + self._inline.cells
 
     @property
     def running_jobs(self) -> int:
@@ -220,7 +238,10 @@ class Engine:
         drained = await _within(self._nobody_waits, timeout)
         for pending in self._waiting:
             pending.fail(Draining(f"shutting down; this was not computed within the {timeout:g} s given to finish"))
-        self._count_dropped(len(self._inline.end()) + len(self._workers.end()), Draining.reason)
+        dropped = [*self._inline.end(), *self._workers.end()]
+        for ticket in dropped:
+            ticket.pending.fail(Draining("shutting down"))
+        self._count_dropped(len(dropped), Draining.reason)
         # A run that nobody waits for any more may still be going on.
         if not await _within(self._workers_ended, timeout - (time.monotonic() - began)):
             return False
@@ -244,6 +265,19 @@ class Engine:
             tell(self._observer.rejected, refusal.reason)
             raise refusal
         return await self._submit(jobs, self._inline if small else self._workers, deadline)
+
+    def run_soon(self, job: Job, deadline: float | None, done: Callable[[JobResult | ServiceError], None]) -> bool:
+        """Whether this is small enough to be run at the end of this turn of the event loop, and there is room for it.
+        `done` is then called once, with what `run` would return or raise. `deadline` is as there.
+        """
+        jobs = (job,)
+        if self._closed is not None or not self._policy.inline(jobs) or not self._runner.ready(job):
+            return False
+        try:
+            self._enqueue([Ticket(job, self._clock(), deadline, pending=Soon(done), index=0)], self._inline, True)
+        except ServiceError:
+            return False
+        return True
 
     async def _submit(
         self,

@@ -63,6 +63,8 @@ class Job:
     cells: int
     switches: tuple[str, ...] = ()
     padded: tuple[int, int] | None = None
+    known_key: BatchKey | None = None
+    """`key`, where it was worked out before."""
 
     @property
     def lengths(self) -> tuple[int, int]:
@@ -75,6 +77,8 @@ class Job:
 
     @property
     def key(self) -> BatchKey:
+        if self.known_key is not None:
+            return self.known_key
         queries, keys = self.queries.shape[1:], self.keys.shape[1:]
         if self.padded is not None:
             queries, keys = (self.padded[0], *queries[1:]), (self.padded[1], *keys[1:])

@@ -109,6 +109,7 @@ class Sessions:
         self._capacity = capacity
         self._lock = threading.Lock()
         self._sessions: OrderedDict[tuple[Hashable, ...], Future[Session]] = OrderedDict()
+        self._built: set[tuple[Hashable, ...]] = set()
 
     @property
     def provider(self) -> str:
@@ -148,8 +149,7 @@ class Sessions:
 
     def ready(self, job: Job) -> bool:
         """Whether the session that this needs has been built."""
-        found = self._sessions.get(_key(job.graph, job.outputs, job.masked, job.switches, _narrow(job.queries)))
-        return found is not None and found.done()
+        return _key(job.graph, job.outputs, job.masked, job.switches, _narrow(job.queries)) in self._built
 
     def positions(self, path: Path) -> Session:
         """A positions graph, whole, and on the CPU whatever the device. A file that has changed is opened anew."""
@@ -171,6 +171,7 @@ class Sessions:
             gone = [key for key in self._sessions if key[0] == name and key[1] != keep_digest]
             for key in gone:
                 del self._sessions[key]
+                self._built.discard(key)
         return len(gone)
 
     def __len__(self) -> int:
@@ -211,6 +212,7 @@ class Sessions:
             mine.set_exception(error)
             raise
         mine.set_result(session)
+        self._built.add(key)
         self._shrink(key)
         return session
 
@@ -221,6 +223,7 @@ class Sessions:
             for key, size in built.items():
                 if excess > 0 and key != used:
                     del self._sessions[key]
+                    self._built.discard(key)
                     excess -= size
 
 

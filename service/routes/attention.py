@@ -111,6 +111,10 @@ class Attention:
             return error
         return UnknownName(query.KIND, error.name, error.allowed, pointer=error.pointer, nearest=dotted)
 
+    def known(self, said: tuple[bytes, str | None, str | None]) -> Asked | None:
+        """What these, a query string, an `Accept` and a `Content-Type`, were found to say before."""
+        return self._asked.get(said)
+
     async def _decode(self, kind: str, content: bytes | bytearray) -> AttentionInput:
         limit = self.settings.max_body_bytes
         if len(content) < THREADED:

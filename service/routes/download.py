@@ -32,7 +32,7 @@ async def encode(kind: str, result: ScoringResult, dtype: DType, form: Form = "l
 
 
 async def send(send: Send, kind: str, pieces: list[Any]) -> None:
-    size = sum(map(_length, pieces))
+    size = sum(map(length, pieces))
     headers = [
         (b"content-type", kind.encode()),
         (b"content-length", str(size).encode()),
@@ -55,27 +55,28 @@ async def in_turns(parts: Iterable[bytes | memoryview]) -> list[Any]:
     return joined_pieces(collected)
 
 
-def _length(piece: Any) -> int:
+def length(piece: Any) -> int:
+    """Bytes."""
     return len(piece) if isinstance(piece, bytes) else memoryview(piece).nbytes
 
 
 def joined_pieces(parts: Iterable[Any]) -> list[Any]:
     """Small pieces joined to larger ones; large ones as they are."""
     parts = list(parts)
-    if sum(map(_length, parts)) < PIECE:
+    if sum(map(length, parts)) < PIECE:
         return [b"".join(parts)]
     joined: list[Any] = []
     small: list[Any] = []
     size = 0
     for part in parts:
-        length = _length(part)
-        if length < PIECE:
+        own = length(part)
+        if own < PIECE:
             small.append(part)
-            size += length
-        if small and (length >= PIECE or size >= PIECE):
+            size += own
+        if small and (own >= PIECE or size >= PIECE):
             joined.append(b"".join(small))
             small, size = [], 0
-        if length >= PIECE:
+        if own >= PIECE:
             joined.append(part)
     if small:
         joined.append(b"".join(small))

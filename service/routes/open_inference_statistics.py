@@ -15,13 +15,14 @@ from typing import Any
 from service.board import Board
 from service.engine.job import Job, JobResult
 from service.engine.observer import EngineObserver
-from service.scoring import Runs
+from service.errors import ServiceError
+from service.plan import Runs, RunsSoon
 
-# The columns of a model, of which each pair is how often and how many seconds in all.
-SUCCESS, FAIL, QUEUE, INPUT, INFER, OUTPUT = range(0, 12, 2)
-LAST = 12
+# The columns of a model: how many succeeded, and seconds of each part of that; how many failed, and how long they took.
+SUCCEEDED, QUEUE, INPUT, INFER, OUTPUT, FAILED, FAIL = range(7)
+LAST = 7
 """Milliseconds since 1970."""
-BATCHES, EACH = 13, 3
+BATCHES, EACH = 8, 3
 """From here on, for every number of jobs that can share a run: how many runs, seconds of copying and of computing."""
 MOST_JOBS = 64
 COLUMNS = BATCHES + EACH * MOST_JOBS
@@ -68,17 +69,17 @@ class Statistics:
 
     def succeeded(self, name: str, result: JobResult, handing_back: float) -> None:
         row, first = self._board.row, self._of(name)
-        queue, assembly, compute = result.queue, result.batch_assembly, result.compute
-        _add(row, first + QUEUE, queue)
-        _add(row, first + INPUT, assembly)
-        _add(row, first + INFER, compute)
-        _add(row, first + OUTPUT, handing_back)
-        _add(row, first + SUCCESS, queue + assembly + compute + handing_back)
+        row[first] += 1
+        row[first + QUEUE] += result.queue
+        row[first + INPUT] += result.batch_assembly
+        row[first + INFER] += result.compute
+        row[first + OUTPUT] += handing_back
         row[first + LAST] = round(self._wall_clock() * 1e3)
 
     def failed(self, name: str, seconds: float) -> None:
         row, first = self._board.row, self._of(name)
-        _add(row, first + FAIL, seconds)
+        row[first + FAILED] += 1
+        row[first + FAIL] += seconds
         row[first + LAST] = round(self._wall_clock() * 1e3)
 
     def executed(self, name: str, jobs: int, assembly: float, compute: float) -> None:
@@ -92,20 +93,21 @@ class Statistics:
         first = self._of(name)
         numbers = self._board.totals()[first : first + COLUMNS].tolist()
         runs = [(i + 1, *numbers[at : at + EACH]) for i, at in enumerate(range(BATCHES, COLUMNS, EACH)) if numbers[at]]
+        succeeded = numbers[SUCCEEDED]
         none = _duration(0, 0.0)
         return {
             "name": name,
             "version": version,
             "last_inference": int(self._board.column(first + LAST).max()),
-            "inference_count": int(numbers[SUCCESS]),
+            "inference_count": int(succeeded),
             "execution_count": int(sum(count for _, count, *_ in runs)),
             "inference_stats": {
-                "success": _duration(*numbers[SUCCESS : SUCCESS + 2]),
-                "fail": _duration(*numbers[FAIL : FAIL + 2]),
-                "queue": _duration(*numbers[QUEUE : QUEUE + 2]),
-                "compute_input": _duration(*numbers[INPUT : INPUT + 2]),
-                "compute_infer": _duration(*numbers[INFER : INFER + 2]),
-                "compute_output": _duration(*numbers[OUTPUT : OUTPUT + 2]),
+                "success": _duration(succeeded, sum(numbers[QUEUE : OUTPUT + 1])),
+                "fail": _duration(numbers[FAILED], numbers[FAIL]),
+                "queue": _duration(succeeded, numbers[QUEUE]),
+                "compute_input": _duration(succeeded, numbers[INPUT]),
+                "compute_infer": _duration(succeeded, numbers[INFER]),
+                "compute_output": _duration(succeeded, numbers[OUTPUT]),
                 "cache_hit": none,
                 "cache_miss": none,
             },
@@ -125,11 +127,6 @@ class Statistics:
         if first is None:
             first = self._first[name] = self._board.take(COLUMNS)
         return first
-
-
-def _add(row: memoryview[float], column: int, seconds: float) -> None:
-    row[column] += 1
-    row[column + 1] += seconds
 
 
 def _duration(count: float, seconds: float) -> dict[str, int]:
@@ -163,6 +160,32 @@ class Counted:
         for job, result in zip(jobs, results, strict=True):
             self._statistics.succeeded(job.graph.name, result, handing_back)
         return results
+
+
+class CountedSoon:
+    """The same for the jobs of requests that wait for nothing."""
+
+    def __init__(
+        self, engine: RunsSoon, statistics: Statistics, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._engine = engine
+        self._statistics = statistics
+        self._clock = clock
+
+    def run_soon(self, job: Job, deadline: float | None, done: Callable[[JobResult | ServiceError], None]) -> bool:
+        """As `Engine.run_soon`."""
+        began = self._clock()
+
+        def counted(result: JobResult | ServiceError) -> None:
+            spent, name = self._clock() - began, job.graph.name
+            if isinstance(result, ServiceError):
+                self._statistics.failed(name, spent)
+            else:
+                known = result.queue + result.batch_assembly + result.compute
+                self._statistics.succeeded(name, result, max(0.0, spent - known))
+            done(result)
+
+        return self._engine.run_soon(job, deadline, counted)
 
 
 class Refusals:

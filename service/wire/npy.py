@@ -38,6 +38,14 @@ def read(body: bytes | bytearray | memoryview, at: str, *, claimed: str = media.
     return flat.reshape(shape, order="F" if fortran else "C")
 
 
+def layout(body: bytes) -> tuple[tuple[int, ...], int] | None:
+    """Shape and beginning of the numbers of a body that is one array of float32 in C order, as `read` has taken it;
+    None for all others.
+    """
+    shape, fortran, dtype, start = _header(body[: min(_end(memoryview(body)), MAX_HEADER)])
+    return (shape, start) if dtype == np.dtype("<f4") and not fortran else None
+
+
 def _reason(error: Exception) -> str:
     """What NumPy says where it says it of the header, and not of how it reads one."""
     text = str(error).partition("\n")[0]

@@ -69,12 +69,15 @@ class _Heads:
     def __init__(self) -> None:
         self._known: Cache[tuple[Hashable, str | None, str], tuple[bytes, bytes]] = Cache(1024)
 
+    def known(self, result: ScoringResult, dtype: str) -> tuple[bytes, bytes] | None:
+        return self._known.get((result.plan, result.mask, dtype))
+
     def head(self, result: ScoringResult, dtype: str) -> bytes:
         """The header of an answer whose arrays are packed in their order."""
         timings = answer.timings_text(result.timings).replace('"', '\\"').encode()
         if result.plan is None or result.tokens is not None or any(one.nonfinite_cells for one in result.results):
             return _head(answer.metadata(result, dtype), answer.arrays(result))
-        known = self._known.get((result.plan, result.mask, dtype))
+        known = self.known(result, dtype)
         if known is None:
             text = _head(answer.metadata(result, dtype), answer.arrays(result))
             before, found, after = text.rstrip(b" ").partition(timings)
@@ -85,6 +88,19 @@ class _Heads:
 
 
 _HEADS = _Heads()
+
+
+def around_timings(result: ScoringResult, dtype: str) -> tuple[bytes, bytes] | None:
+    """What stands before and after the timings in the header of this answer, and of every other that was planned alike
+    and is all finite; None where that is not known.
+    """
+    return _HEADS.known(result, dtype)
+
+
+def headed(before: bytes, timings: str, after: bytes) -> bytes:
+    """The header, with its length."""
+    text = _padded(before + timings.replace('"', '\\"').encode() + after)
+    return len(text).to_bytes(8, "little") + text
 
 
 def encode(result: ScoringResult, dtype: str) -> list[Any]:

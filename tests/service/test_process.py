@@ -181,20 +181,20 @@ def process() -> object:
 
 def test_a_client_that_hangs_up_while_queued_is_counted_and_not_computed(process: Process) -> None:
     before = metrics(process)
-    with ThreadPoolExecutor(8) as threads:
-        busy = [threads.submit(post, process, LARGE, "heads=4&return=weights") for _ in range(8)]
+    with ThreadPoolExecutor(16) as threads:
+        busy = [threads.submit(post, process, LARGE, "heads=4&return=weights") for _ in range(16)]
         until(lambda: metrics(process)["attention_queue_requests", ()] >= 3)
         leavers = [socket.create_connection(("127.0.0.1", process.port)) for _ in range(3)]
         for leaver in leavers:
             leaver.sendall(raw(LARGE))
         for leaver in leavers:
             leaver.close()
-        assert [one.result()[0] for one in busy] == [200] * 8
+        assert [one.result()[0] for one in busy] == [200] * 16
 
     def moved() -> Counter[tuple[str, ...]]:
         return counts.changes(before, metrics(process), "attention_requests_total")
 
-    until(lambda: moved()["rope", "/attention", "499"] + moved()["rope", "/attention", "200"] == 11)
+    until(lambda: moved()["rope", "/attention", "499"] + moved()["rope", "/attention", "200"] == 19)
     assert moved()["rope", "/attention", "499"] >= 1
     assert metrics(process)["attention_queue_requests", ()] == 0
 

@@ -1,0 +1,481 @@
+"""Requests that are answered straight from the socket have the answers of those that are not."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from fastapi import FastAPI
+from prometheus_client import generate_latest
+
+from service.app import Service, create_app
+from service.engine.session import Sessions
+from service.express import REMEMBERED, ROUTINES, Express
+from service.settings import Settings
+from service.wire import media
+from tests.service import counts, samples
+from tests.service.process import Process, serving
+
+QUERY = "heads=2&return=weights"
+
+
+class Connection:
+    """A connection that keeps what was written to it."""
+
+    first_lines = b"HTTP/1.1 200 OK\r\ndate: now\r\n"
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.held = self.closed = False
+
+    def hold(self) -> None:
+        self.held = True
+
+    def reply(self, pieces: list[Any], *, close: bool) -> None:
+        self.held, self.closed = False, close
+        self.written += b"".join(map(bytes, pieces))
+
+
+def head(length: int, query: str = QUERY, accept: str = media.SAFETENSORS, kind: str = media.NPY, **more: str) -> bytes:
+    lines = [
+        f"POST /attention?{query} HTTP/1.1",
+        "host: here",
+        f"content-type: {kind}",
+        f"accept: {accept}",
+        f"content-length: {length}",
+        *(f"{name.replace('_', '-')}: {value}" for name, value in more.items()),
+    ]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def request(body: bytes, query: str = QUERY, **more: str) -> bytes:
+    return head(len(body), query, **more) + body
+
+
+def parts(answer: bytes) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and content of one answer."""
+    first, _, content = answer.partition(b"\r\n\r\n")
+    status, *lines = first.decode().split("\r\n")
+    headers = dict(line.split(": ", 1) for line in lines)
+    assert len(content) == int(headers["content-length"])
+    return int(status.split()[1]), headers, content
+
+
+def arrays(kind: str, content: bytes) -> dict[str, np.ndarray]:
+    if kind == media.NPZ:
+        with np.load(io.BytesIO(content)) as file:
+            return {name: file[name] for name in file.files if name != "metadata"}
+    return safetensors.numpy.load(content)
+
+
+def metadata(kind: str, content: bytes) -> dict[str, Any]:
+    """Without what tells of time."""
+    if kind == media.NPZ:
+        with np.load(io.BytesIO(content)) as file:
+            text = file["metadata"].tobytes()
+    else:
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        text = header["__metadata__"]["metadata"]
+    found: dict[str, Any] = json.loads(text)
+    timings = found.pop("timings")
+    assert list(timings) == ["decode_ms", "queue_ms", "batch_assembly_ms", "compute_ms", "postprocess_ms", "batch_jobs"]
+    return found
+
+
+def names(kind: str, content: bytes) -> list[str]:
+    """In the order of the file."""
+    if kind == media.NPZ:
+        with np.load(io.BytesIO(content)) as file:
+            return list(file.files)
+    return list(json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]))
+
+
+class Door:
+    """One application, asked the long way and the short one, on one event loop."""
+
+    def __init__(self, runner: asyncio.Runner, sessions: Sessions | None = None) -> None:
+        self.runner = runner
+        self.app: FastAPI = create_app(Settings(device="cpu", workers=1), sessions=sessions)
+        self.service: Service = self.app.state.service
+        self.express: Express = self.app.state.express
+        self._life = self.app.router.lifespan_context(self.app)
+        runner.run(self._life.__aenter__())
+
+    def close(self) -> None:
+        self.runner.run(self._life.__aexit__(None, None, None))
+
+    def long(self, sent: bytes) -> tuple[int, dict[str, str], bytes]:
+        """What ASGI answers; `express` learns the head as from the server."""
+        first, _, body = sent.partition(b"\r\n\r\n")
+        line, *lines = first.decode().split("\r\n")
+        path, _, query = line.split()[1].partition("?")
+        headers = [tuple(part.encode() for part in one.split(": ", 1)) for one in lines]
+        scope = {
+            "type": "http",
+            "http_version": "1.1",
+            "method": "POST",
+            "path": path,
+            "query_string": query.encode(),
+            "headers": headers,
+        }
+        self.express.learn(first + b"\r\n\r\n", scope)
+        messages: list[dict[str, Any]] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message: Any) -> None:
+            messages.append(message)
+
+        async def main() -> None:
+            await self.app(scope, receive, send)
+
+        self.runner.run(main())
+        named = {name.decode(): value.decode() for name, value in messages[0]["headers"]}
+        return messages[0]["status"], named, b"".join(bytes(one["body"]) for one in messages[1:])
+
+    def short(self, *sent: bytes) -> list[tuple[int, dict[str, str], bytes]] | None:
+        """What is answered straight away, all in one turn; None where the first is not taken."""
+        connections = [Connection() for _ in sent]
+
+        async def main() -> bool:
+            taken = [self.express.take(one, data) for one, data in zip(connections, sent, strict=True)]
+            assert len(set(taken)) == 1
+            while any(one.held for one in connections):
+                await asyncio.sleep(0)
+            return taken[0]
+
+        return [parts(one.written) for one in connections] if self.runner.run(main()) else None
+
+
+@pytest.fixture(scope="module")
+def door() -> Iterator[Door]:
+    with asyncio.Runner() as runner:
+        door = Door(runner)
+        yield door
+        door.close()
+
+
+def embeddings(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "",
+        QUERY,
+        "heads=4&causal=true",
+        "encoding=t5&return=weights,scores,terms,output",
+        "encoding=alibi&causal=true&heads=2&return=output",
+        "encoding=cope&heads=2&causal=true",
+        "heads=2&rows=-1&return=weights",
+        "heads=2&head=1&return=weights,output",
+        "heads=2&top_k=3",
+        "heads=2&causal=true&top_k=8&return=weights,terms",
+        "rope.theta=500&return=scores",
+        "none.softcap=2&encoding=none&return=weights",
+    ],
+)
+@pytest.mark.parametrize("shape", [(9, 8), (3, 9, 8), (1, 1, 8)])
+@pytest.mark.parametrize("accept", [media.SAFETENSORS, media.NPZ])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_the_answer_is_the_same(door: Door, query: str, shape: tuple[int, ...], accept: str, dtype: str) -> None:
+    query = f"{query}&dtype={dtype}".lstrip("&")
+    if "top_k=8" in query and shape[-2] < 8:
+        pytest.skip("fewer keys")
+    bodies = [samples.npy(embeddings(*shape, seed=seed)) for seed in range(3)]
+    if "top_k" in query and shape[-2] < 3:
+        pytest.skip("fewer keys")
+    expected = [door.long(request(body, query, accept=accept)) for body in bodies]
+    for _ in range(3):  # as it comes, then by what was learnt of the one before
+        for body, (status, headers, content) in zip(bodies, expected, strict=True):
+            (answer,) = door.short(request(body, query, accept=accept)) or [(0, {}, b"")]
+            assert answer[0] == status == 200
+            assert set(answer[1]) == {*headers, "date"}
+            assert answer[1]["content-type"] == headers["content-type"] == accept
+            assert metadata(accept, answer[2]) == metadata(accept, content)
+            found, wanted = arrays(accept, answer[2]), arrays(accept, content)
+            assert names(accept, answer[2]) == names(accept, content)
+            for name, array in wanted.items():
+                assert found[name].dtype == array.dtype
+                np.testing.assert_array_equal(found[name], array)
+
+
+def test_those_of_one_turn_share_a_run_and_each_gets_its_own(door: Door) -> None:
+    bodies = [samples.npy(embeddings(12, 8, seed=seed)) for seed in range(20)]
+    expected = [door.long(request(body)) for body in bodies]
+    for _ in range(2):
+        answers = door.short(*map(request, bodies))
+        assert answers is not None
+        for (_, _, content), (_, _, wanted) in zip(answers, expected, strict=True):
+            weights, other = (arrays(media.SAFETENSORS, one)["rope/weights"] for one in (content, wanted))
+            np.testing.assert_allclose(weights, other, rtol=0, atol=1e-6)
+        assert len({headers["x-request-id"] for _, headers, _ in answers}) == 20
+        content = answers[0][2]
+        batch = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]["metadata"]
+        assert json.loads(batch)["timings"]["batch_jobs"] > 1
+
+
+def test_a_body_of_another_format_is_taken(door: Door) -> None:
+    body = samples.tensors(embeddings=embeddings(7, 8))
+    sent = request(body, kind=media.SAFETENSORS)
+    _, _, wanted = door.long(sent)
+    for _ in range(2):
+        (answer,) = door.short(sent) or [(0, {}, b"")]
+        np.testing.assert_array_equal(
+            arrays(media.SAFETENSORS, answer[2])["rope/weights"], arrays(media.SAFETENSORS, wanted)["rope/weights"]
+        )
+
+
+NAN = embeddings(9, 8)
+NAN[3, 4] = np.nan
+GOOD = samples.npy(embeddings(9, 8))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        samples.npy(NAN),
+        samples.npy(np.full((9, 8), np.inf, np.float32)),
+        b"\x93NUMPX" + GOOD[6:],
+        GOOD[:8] + b"\xff\xff" + GOOD[10:],
+        bytes(len(GOOD)),
+        samples.npy(embeddings(8, 9)),
+        samples.npy(embeddings(36, 1, 2)),
+    ],
+)
+def test_what_is_wrong_or_new_goes_the_long_way(door: Door, body: bytes) -> None:
+    for _ in range(3):
+        door.long(request(GOOD))
+        assert door.short(request(GOOD)) is not None
+    body = body[: len(GOOD)]
+    assert len(body) == len(GOOD)
+    assert door.short(request(body)) is None
+    assert door.short(request(GOOD)) is not None
+
+
+def test_large_numbers_that_are_finite_are_taken(door: Door) -> None:
+    """Though their squares are not."""
+    body = samples.npy(np.full((9, 8), 1e30, np.float32))
+    _, _, wanted = door.long(request(body, "encoding=none&return=scores"))
+    for _ in range(3):
+        (answer,) = door.short(request(body, "encoding=none&return=scores")) or [(0, {}, b"")]
+        assert metadata(media.SAFETENSORS, answer[2])["results"][0]["nonfinite_cells"] == 81
+        assert metadata(media.SAFETENSORS, answer[2]) == metadata(media.SAFETENSORS, wanted)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"x_request_id": "mine"},
+        {"expect": "100-continue"},
+        {"content_encoding": "identity"},
+        {"transfer_encoding": "identity"},
+        {"connection": "close"},
+        {"upgrade": "h2c"},
+    ],
+)
+def test_heads_that_ask_for_more_are_not_remembered(door: Door, more: dict[str, str]) -> None:
+    sent = request(GOOD, **more)
+    assert door.long(sent)[0] == 200
+    assert door.short(sent) is None
+    door.long(request(GOOD, connection="Keep-Alive"))
+    assert door.short(request(GOOD, connection="Keep-Alive")) is not None
+
+
+@pytest.mark.parametrize("cut", [1, 10, len(GOOD), len(GOOD) + 5])
+def test_what_has_not_come_in_full_goes_the_long_way(door: Door, cut: int) -> None:
+    door.long(request(GOOD))
+    assert door.short(request(GOOD)[:-cut]) is None
+    assert door.short(request(GOOD) + b"P") is None
+
+
+def test_other_paths_methods_and_answers_are_not_taken(door: Door) -> None:
+    door.long(request(GOOD, accept=media.JSON))
+    assert door.short(request(GOOD, accept=media.JSON)) is None
+    scope = {"path": "/models", "method": "POST", "http_version": "1.1", "headers": [], "query_string": b""}
+    before = len(door.express._heads)
+    for change in ({}, {"path": "/attention", "method": "GET"}, {"path": "/attention", "http_version": "1.0"}):
+        door.express.learn(b"x", {**scope, **change})
+    assert len(door.express._heads) == before
+
+
+def test_what_is_remembered_is_bounded(door: Door) -> None:
+    door.long(request(GOOD))
+    for i in range(3 * REMEMBERED):
+        scope = {"path": "/attention", "method": "POST", "http_version": "1.1", "query_string": b""}
+        door.express.learn(f"{i}".encode(), {**scope, "headers": [(b"content-length", b"5")]})
+        assert len(door.express._heads) <= REMEMBERED
+    for tokens in range(1, ROUTINES + 50):
+        sent = request(samples.npy(embeddings(tokens, 2)), "return=weights&encoding=none")
+        door.long(sent)
+        door.short(sent)
+    assert sum(len(one.routines) for one in door.express._heads.values()) <= ROUTINES
+
+
+def test_it_is_counted_like_every_other(door: Door) -> None:
+    def read() -> dict[counts.Key, float]:
+        return counts.parse(generate_latest(door.service.telemetry.registry).decode())
+
+    sent = request(GOOD, "encoding=sandwich")
+    door.long(sent)
+    door.short(sent)
+    before, inferences = read(), door.service.statistics.report("identity.sandwich", "1")["inference_count"]
+    assert door.short(sent, sent, sent) is not None
+    after = read()
+    assert counts.changes(before, after, "attention_requests_total") == {("sandwich", "/attention", "200"): 3}
+    assert counts.changes(before, after, "attention_request_duration_seconds_count") == {("sandwich", "/attention"): 3}
+    assert counts.changes(before, after, "attention_stage_duration_seconds_count")["compute",] == 3
+    assert after["attention_batch_requests_sum", ()] == before["attention_batch_requests_sum", ()] + 3
+    assert door.service.statistics.report("identity.sandwich", "1")["inference_count"] == inferences + 3
+    assert after["attention_inflight_requests", ()] == 0
+
+
+class Failing(Sessions):
+    """Sessions that may be told to fail."""
+
+    failure: Exception | None = None
+
+    def run(self, *arguments: Any, **more: Any) -> dict[str, np.ndarray]:
+        if self.failure is not None:
+            raise self.failure
+        return super().run(*arguments, **more)
+
+
+@pytest.fixture
+def failing() -> Iterator[tuple[Door, Failing]]:
+    with asyncio.Runner() as runner:
+        sessions = Failing("cpu")
+        door = Door(runner, sessions)
+        yield door, sessions
+        door.close()
+
+
+def test_a_model_that_fails_is_told_as_a_problem(failing: tuple[Door, Failing]) -> None:
+    door, sessions = failing
+    door.long(request(GOOD))
+    for _ in range(3):
+        sessions.failure = None
+        assert (door.short(request(GOOD)) or [(0, {}, b"")])[0][0] == 200
+        sessions.failure = RuntimeError("no kernel")
+        ((status, headers, content),) = door.short(request(GOOD)) or [(0, {}, b"")]
+        assert status == 500
+        assert headers["content-type"] == media.PROBLEM
+        problem = json.loads(content)
+        assert "no kernel" in problem["detail"]
+        assert problem["request_id"] == headers["x-request-id"]
+    assert door.service.lifecycle.inflight == 0
+
+
+def test_a_service_that_drains_takes_nothing_and_closes_what_it_answers(failing: tuple[Door, Failing]) -> None:
+    door, _ = failing
+    door.long(request(GOOD))
+    connection = Connection()
+
+    async def main() -> None:
+        assert door.express.take(connection, request(GOOD))
+        door.service.lifecycle.drain()
+        assert not door.express.take(Connection(), request(GOOD))
+        while connection.held:
+            await asyncio.sleep(0)
+
+    door.runner.run(main())
+    assert connection.closed
+    assert parts(connection.written)[1]["connection"] == "close"
+
+
+# Over sockets
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Process]:
+    with serving(workers="1", keep_alive_seconds="1") as service:
+        yield service
+
+
+def receive(connection: socket.socket, answers: int) -> list[tuple[int, dict[str, str], bytes]]:
+    """So many answers, in order."""
+    found: list[tuple[int, dict[str, str], bytes]] = []
+    data = b""
+    while len(found) < answers:
+        first, separator, rest = data.partition(b"\r\n\r\n")
+        length = next((int(line[16:]) for line in first.split(b"\r\n") if line.startswith(b"content-length: ")), 0)
+        if separator and len(rest) >= length:
+            found.append(parts(data[: len(first) + 4 + length]))
+            data = rest[length:]
+            continue
+        part = connection.recv(1 << 16)
+        assert part, data[:200]
+        data += part
+    assert data == b""
+    return found
+
+
+def dribble(connection: socket.socket, data: bytes, size: int) -> None:
+    for start in range(0, len(data), size):
+        connection.sendall(data[start : start + size])
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda connection, data: connection.sendall(data),
+        lambda connection, data: dribble(connection, data, 700),
+        lambda connection, data: dribble(connection, data, len(data) // 3),
+        lambda connection, data: dribble(connection, data, len(data) // 10 + 1),
+    ],
+    ids=["all at once", "in pieces", "one by one", "almost one by one"],
+)
+def test_requests_that_follow_each_other_are_answered_in_order(
+    service: Process, send: Callable[[socket.socket, bytes], None]
+) -> None:
+    """Whatever the pieces in which they come, and whichever way each of them goes."""
+    bodies = [samples.npy(embeddings(11, 8, seed=seed)) for seed in range(9)]
+    wrong = samples.npy(np.ones(40 + 3 * 16, np.float32))[: len(bodies[0])]
+    with socket.create_connection(("127.0.0.1", service.port), timeout=20) as connection:
+        alone = []
+        for body in bodies:
+            connection.sendall(request(body))
+            alone += receive(connection, 1)
+        bodies[4] = wrong + bytes(len(bodies[0]) - len(wrong))
+        send(connection, b"".join(map(request, bodies)))
+        together = receive(connection, len(bodies))
+    for i, ((status, _, content), (_, _, wanted)) in enumerate(zip(together, alone, strict=True)):
+        if i == 4:
+            assert status == 422
+            continue
+        assert status == 200
+        weights, other = (arrays(media.SAFETENSORS, one)["rope/weights"] for one in (content, wanted))
+        np.testing.assert_allclose(weights, other, rtol=0, atol=1e-6)
+
+
+def test_an_idle_connection_is_closed_whichever_way_its_last_request_went(service: Process) -> None:
+    with socket.create_connection(("127.0.0.1", service.port), timeout=20) as connection:
+        began = time.monotonic()
+        while time.monotonic() - began < 1.5:  # busy for longer than it may be idle
+            connection.sendall(request(GOOD))
+            assert receive(connection, 1)[0][0] == 200
+        idle = time.monotonic()
+        assert connection.recv(100) == b""
+        assert 0.8 < time.monotonic() - idle < 3
+
+
+def test_a_client_that_leaves_with_its_request_disturbs_nobody(service: Process) -> None:
+    for _ in range(20):
+        with socket.create_connection(("127.0.0.1", service.port), timeout=20) as connection:
+            connection.sendall(request(GOOD))
+            receive(connection, 1)
+            connection.sendall(request(GOOD))
+    with socket.create_connection(("127.0.0.1", service.port), timeout=20) as connection:
+        connection.sendall(request(GOOD))
+        assert receive(connection, 1)[0][0] == 200
