@@ -34,7 +34,7 @@ from service.rope_resolver import RopeResolver
 from service.routes import encodings, failures, health, metrics, openapi, positions, problems, resolve
 from service.routes import open_inference as v2
 from service.routes.attention import PATH, Attention
-from service.routes.open_inference_statistics import Counted, CountedSoon, Observers, Statistics
+from service.routes.open_inference_statistics import Counted, Observers, Statistics
 from service.scoring import Scoring
 from service.settings import Settings
 from service.tables import TableCache
@@ -119,9 +119,10 @@ def create_app(
     app.add_middleware(observed)
     app.state.express = Express(
         attention,
-        CountedSoon(service.engine, service.statistics),
+        service.engine,
         service.lifecycle,
         service.telemetry,
+        service.statistics,
         settings,
     )
     app.shortcut = observed(app.router, direct={("POST", PATH): attention}, doors={v2.PREFIX: open_inference})

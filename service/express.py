@@ -27,6 +27,7 @@ from service.middleware import refusal
 from service.plan import Plan, RunsSoon
 from service.records import ScoringResult, Timings
 from service.routes.attention import PATH, THREADED, Asked, Attention
+from service.routes.open_inference_statistics import Statistics
 from service.settings import Settings
 from service.telemetry import Telemetry
 from service.wire import body, media, npy, safetensors
@@ -72,15 +73,17 @@ class Routine:
     """What stands before and after the timings in the header of the answer."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Head:
-    """A head that was answered before: what it says, and how long its body is.
+    """A head that was read before: what it says, and how long its body is.
 
-    `routines` are by the header of the array in the body, where it is an npy file.
+    `asked` is what that means, once it was found; `routines` are by the header of the array in the body, where it is an
+    npy file.
     """
 
     said: tuple[bytes, str | None, str | None]
     length: int
+    asked: Asked | None = None
     routines: dict[bytes, Routine] = field(default_factory=dict)
 
 
@@ -88,8 +91,15 @@ class Express:
     """Belongs to one event loop."""
 
     def __init__(
-        self, attention: Attention, engine: RunsSoon, lifecycle: Lifecycle, telemetry: Telemetry, settings: Settings
+        self,
+        attention: Attention,
+        engine: RunsSoon,
+        lifecycle: Lifecycle,
+        telemetry: Telemetry,
+        statistics: Statistics,
+        settings: Settings,
     ) -> None:
+        self.statistics = statistics
         self.attention = attention
         self.scoring = attention.scoring
         self.engine = engine
@@ -127,26 +137,19 @@ class Express:
         head = self._heads.get(data[:end])
         if head is None or len(data) - end != head.length or self.lifecycle.draining:
             return False
-        asked = self.attention.known(head.said)
-        if asked is None or asked.accepted not in media.BINARY:
-            return False
         content = data[end:]
-        reply = self._routine(connection, asked, head, content, began) or self._other(
-            connection, asked, head, content, began
-        )
-        if reply is None:
-            return False
-        deadline = time.monotonic() + self.settings.deadline_seconds
-        if not self.engine.run_soon(reply.job, deadline, reply.done):
+        reply = self._routine(connection, head, content, began) or self._other(connection, head, content, began)
+        # It is computed in this turn: no deadline is so near.
+        if reply is None or not self.engine.run_soon(reply.job, None, reply.done):
             return False
         connection.hold()
         self.lifecycle.inflight += 1
         return True
 
-    def _routine(self, connection: Connection, asked: Asked, head: Head, content: bytes, began: float) -> _Reply | None:
+    def _routine(self, connection: Connection, head: Head, content: bytes, began: float) -> _Reply | None:
         start = 10 + content[8] + 256 * content[9] if len(content) > 10 else 0
-        routine = head.routines.get(content[:start])
-        if routine is None:
+        routine, asked = head.routines.get(content[:start]), head.asked
+        if routine is None or asked is None:
             return None
         tables = self.scoring.tables.get(routine.plan.parts[0].computed)
         numbers = np.frombuffer(content, "<f4", offset=start)
@@ -159,7 +162,10 @@ class Express:
         )
         return _Reply(self, connection, asked, routine.plan, job, began, head, content, routine)
 
-    def _other(self, connection: Connection, asked: Asked, head: Head, content: bytes, began: float) -> _Reply | None:
+    def _other(self, connection: Connection, head: Head, content: bytes, began: float) -> _Reply | None:
+        asked = head.asked = head.asked or self.attention.known(head.said)
+        if asked is None or asked.accepted not in media.BINARY:
+            return None
         try:
             input = body.decode(asked.kind, content, self.settings.max_body_bytes)
             found = self.scoring.at_once(input, asked.query.options)
@@ -229,7 +235,9 @@ class _Reply:
         self._queued = time.perf_counter()
 
     def done(self, found: JobResult | ServiceError) -> None:
-        exchange, lifecycle = self._exchange, self._express.lifecycle
+        exchange, express = self._exchange, self._express
+        lifecycle = express.lifecycle
+        express.statistics.ended(self.job.graph.name, found, time.perf_counter() - self._queued)
         try:
             pieces = self._refused(found) if isinstance(found, ServiceError) else self._answered(found)
         except Exception:
@@ -239,7 +247,7 @@ class _Reply:
             )
         self._connection.reply(pieces, close=lifecycle.draining)
         lifecycle.inflight -= 1
-        self._express.telemetry.finished(exchange, time.perf_counter() - exchange.began)
+        express.telemetry.finished(exchange, time.perf_counter() - exchange.began)
 
     def _answered(self, found: JobResult) -> list[Any]:
         exchange, asked = self._exchange, self._asked

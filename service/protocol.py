@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from functools import lru_cache
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -11,6 +12,11 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from service.errors import HeadTimeout, MalformedRequest, ServiceError
 from service.express import Express
 from service.wire import media, problem
+
+
+@lru_cache(maxsize=8)
+def _first_lines(headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    return STATUS_LINE[200] + b"".join(b"%b: %b\r\n" % header for header in headers)
 
 
 class Protocol(HttpToolsProtocol):
@@ -78,8 +84,7 @@ class Protocol(HttpToolsProtocol):
 
     @property
     def first_lines(self) -> bytes:
-        lines = [b"%b: %b\r\n" % header for header in self.server_state.default_headers]
-        return STATUS_LINE[200] + b"".join(lines)
+        return _first_lines(tuple(self.server_state.default_headers))
 
     def hold(self) -> None:
         self._end_head()

@@ -182,7 +182,7 @@ class Telemetry:
             row[self._nonfinite] += 1
         if exchange.timings is not None:
             for (first, total), spent in zip(self._stage_columns, exchange.timings.stages, strict=True):
-                row[first + bisect_left(SECONDS, spent)] += 1
+                row[first + bisect_left(SECONDS, spent) if spent > SECONDS[0] else first] += 1
                 row[total] += spent
         row[self._inflight] = self._look[1]()
 

@@ -78,8 +78,14 @@ class Costs:
 
     def seconds(self, job: Job) -> float:
         """Of a run of this job alone."""
-        run, rest = self.split(job)
-        return run + rest
+        factor, rates, queries, keys = self._factors.get(_kind(job)), self.rates, job.queries, job.keys
+        seconds = (
+            rates.run
+            + rates.input * (queries.size + keys.size)
+            + rates.cell * job.cells
+            + rates.product * queries.size * keys.shape[1]
+        )
+        return float(seconds if factor is None else seconds * factor.value)
 
     def split(self, job: Job) -> tuple[float, float]:
         """What a run of such jobs costs once, and what this one adds."""

@@ -270,13 +270,13 @@ class Engine:
         """Whether this is small enough to be run at the end of this turn of the event loop, and there is room for it.
         `done` is then called once, with what `run` would return or raise. `deadline` is as there.
         """
-        jobs = (job,)
-        if self._closed is not None or not self._policy.inline(jobs) or not self._runner.ready(job):
+        if self._closed is not None or not self._policy.inline((job,)) or not self._runner.ready(job):
             return False
         try:
-            self._enqueue([Ticket(job, self._clock(), deadline, pending=Soon(done), index=0)], self._inline, True)
+            self._inline.put((Ticket(job, self._clock(), deadline, pending=Soon(done), index=0),))
         except ServiceError:
             return False
+        tell(self._observer.queued, job.graph.name, 1)
         return True
 
     async def _submit(

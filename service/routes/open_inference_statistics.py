@@ -16,7 +16,7 @@ from service.board import Board
 from service.engine.job import Job, JobResult
 from service.engine.observer import EngineObserver
 from service.errors import ServiceError
-from service.plan import Runs, RunsSoon
+from service.plan import Runs
 
 # The columns of a model: how many succeeded, and seconds of each part of that; how many failed, and how long they took.
 SUCCEEDED, QUEUE, INPUT, INFER, OUTPUT, FAILED, FAIL = range(7)
@@ -81,6 +81,14 @@ class Statistics:
         row[first + FAILED] += 1
         row[first + FAIL] += seconds
         row[first + LAST] = round(self._wall_clock() * 1e3)
+
+    def ended(self, name: str, result: JobResult | ServiceError, spent: float) -> None:
+        """A job came back after so many seconds."""
+        if isinstance(result, ServiceError):
+            self.failed(name, spent)
+        else:
+            known = result.queue + result.batch_assembly + result.compute
+            self.succeeded(name, result, max(0.0, spent - known))
 
     def executed(self, name: str, jobs: int, assembly: float, compute: float) -> None:
         with self._lock:
@@ -160,32 +168,6 @@ class Counted:
         for job, result in zip(jobs, results, strict=True):
             self._statistics.succeeded(job.graph.name, result, handing_back)
         return results
-
-
-class CountedSoon:
-    """The same for the jobs of requests that wait for nothing."""
-
-    def __init__(
-        self, engine: RunsSoon, statistics: Statistics, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
-        self._engine = engine
-        self._statistics = statistics
-        self._clock = clock
-
-    def run_soon(self, job: Job, deadline: float | None, done: Callable[[JobResult | ServiceError], None]) -> bool:
-        """As `Engine.run_soon`."""
-        began = self._clock()
-
-        def counted(result: JobResult | ServiceError) -> None:
-            spent, name = self._clock() - began, job.graph.name
-            if isinstance(result, ServiceError):
-                self._statistics.failed(name, spent)
-            else:
-                known = result.queue + result.batch_assembly + result.compute
-                self._statistics.succeeded(name, result, max(0.0, spent - known))
-            done(result)
-
-        return self._engine.run_soon(job, deadline, counted)
 
 
 class Refusals:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ import pytest
 from service.engine.assembly import assemble
 from service.engine.engine import Engine
 from service.engine.job import Graph, Job
+from service.engine.policy import CpuPolicy
 from service.engine.session import Sessions
 from service.errors import ModelFailed, NotReady
 from tests.service.engine.exports import exported, exported_job
@@ -93,6 +97,33 @@ def test_every_exported_encoding_is_the_same_among_others_as_alone(sessions: Ses
         assert await engine.stop(PATIENCE)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("encoding", exported())
+def test_the_event_loop_and_a_thread_compute_the_same_to_the_last_bit(sessions: Sessions, encoding: str) -> None:
+    one = exported_job(sessions, encoding, ("scores", "weights", "output"), 9, 0)
+    used: set[int] = set()
+
+    class Watched(Sessions):
+        def run(self, *arguments: Any, **more: Any) -> dict[str, np.ndarray]:
+            used.add(threading.get_ident())
+            return super().run(*arguments, **more)
+
+    async def main(inline_seconds: float) -> Mapping[str, np.ndarray]:
+        watched = Watched("cpu")
+        watched.session(one.graph, one.outputs, False, (), True)
+        engine = Engine(watched, workers=1, policy=CpuPolicy(inline_seconds=inline_seconds))
+        await engine.start()
+        (result,) = await engine.run([one])
+        assert await engine.stop(PATIENCE)
+        return result.outputs
+
+    here = asyncio.run(main(1.0))
+    assert used == {threading.get_ident()}
+    there = asyncio.run(main(0.0))
+    assert len(used) == 2
+    for name, array in here.items():
+        np.testing.assert_array_equal(array, there[name])
 
 
 def test_a_job_that_onnxruntime_rejects_fails_alone(sessions: Sessions, tmp_path: Path) -> None:
