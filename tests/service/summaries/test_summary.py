@@ -12,9 +12,14 @@ import pytest
 from jaxtyping import Bool, Float, Float64
 
 from service.engine.session import Sessions
-from service.summary import DEFAULT, NAMES, Layout, Metric, Summariser, Summary, concatenate, outputs_for, summarise
+from service.summaries.layout import Layout
+from service.summaries.metric import Metric
+from service.summaries.metrics import DEFAULT, NAMES, outputs_for
+from service.summaries.rows import concatenate
+from service.summaries.summariser import Summariser
+from service.summaries.summary import Summary, summarise
 
-ANALYSIS = Path(__file__).parents[2] / "exported" / "analysis"
+ANALYSIS = Path(__file__).parents[3] / "exported" / "analysis"
 
 Matrix = Float[np.ndarray, "batch heads queries keys"]
 

@@ -12,11 +12,16 @@ from jaxtyping import Bool, Float, Int64
 from scipy.spatial.distance import jensenshannon
 from scipy.stats import wasserstein_distance
 
-from service.comparison import DEFAULT, NAMES, Comparer, Comparison, compare, outputs_for
+from service.comparisons.comparer import Comparer
+from service.comparisons.comparison import Comparison, compare
+from service.comparisons.metrics import DEFAULT, NAMES, outputs_for
 from service.engine.session import Sessions
-from service.summary import Layout, Profile, Summariser, concatenate
+from service.summaries.layout import Layout
+from service.summaries.profile import Profile
+from service.summaries.rows import concatenate
+from service.summaries.summariser import Summariser
 
-ANALYSIS = Path(__file__).parents[2] / "exported" / "analysis"
+ANALYSIS = Path(__file__).parents[3] / "exported" / "analysis"
 
 Matrix = Float[np.ndarray, "batch heads queries keys"]
 

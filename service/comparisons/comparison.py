@@ -1,0 +1,110 @@
+"""The comparison of two matrices, from the numbers of their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Int64
+
+from service.comparisons.metrics import DEFAULT, DEFINITIONS, FROBENIUS, OF_SCORES, PROFILE_TV
+from service.summaries.definition import ONE_KEY, measure
+from service.summaries.layout import Layout
+from service.summaries.lists import known_only
+from service.summaries.metric import Metric
+from service.summaries.profile import Profile
+from service.summaries.rows import RowNumbers
+from service.summaries.shapes import Heads
+
+FLOORS: Mapping[str, Mapping[str, float]] = {
+    "float16": {"jsd": 1e-4, "tv": 2e-3},
+    "float32": {"jsd": 1e-6, "tv": 1e-4},
+    "float64": {"jsd": 1e-6, "tv": 1e-4},
+}
+"""By the coarser precision of the two: what arithmetic alone makes of equal matrices. For float16, tv is as far as its
+rows may be from summing to 1."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Comparison:
+    """Two matrices, the first the reference: `frobenius_rel` and `kl` are not symmetric.
+
+    `identical` heads differ by less than `floor`, which arithmetic alone may do.
+    """
+
+    rows_counted: Int64[np.ndarray, "batch heads"]
+    rows_forced: Int64[np.ndarray, "batch heads"]
+    rows_invalid: Int64[np.ndarray, "batch heads"]
+    metrics: Mapping[str, Metric]
+    floor: Mapping[str, float]
+    identical: Bool[np.ndarray, "batch heads"] | None = None
+    """None where jsd or tv was not asked for."""
+
+    def json(self) -> dict[str, Any]:
+        """Plain dictionaries and lists; no NaN."""
+        identical = {}
+        if self.identical is not None:
+            identical["identical"] = known_only(self.identical, np.isfinite(self.metrics["jsd"].mean))
+        return {
+            "rows_counted": self.rows_counted.tolist(),
+            "rows_forced": self.rows_forced.tolist(),
+            "rows_invalid": self.rows_invalid.tolist(),
+            **{name: metric.json() for name, metric in self.metrics.items()},
+            **identical,
+            "floor": dict(self.floor),
+        }
+
+
+def compare(
+    rows: Mapping[str, np.ndarray],
+    layout: Layout,
+    *,
+    metrics: Iterable[str] = DEFAULT,
+    padding: Bool[np.ndarray, "#batch queries"] | None = None,
+    profiles: tuple[Profile, Profile] | None = None,
+    precision: str = "float32",
+) -> Comparison:
+    """The comparison of two matrices from the graph's outputs (`outputs_for`) over all rows; blocks of rows are put
+    together by `service.summaries.rows.concatenate`.
+
+    Metrics of scores are there if the graph was given scores, `profile_tv` if `profiles` are given: those of the two
+    summaries, each over its own counted rows. `precision` is the coarser one of the two matrices. In float64.
+    """
+    asked = tuple(dict.fromkeys(metrics))
+    of = RowNumbers.of(rows, layout, padding)
+    floor = FLOORS[precision]
+    scored = "logit_products" in rows or "logit_squares_difference" in rows
+    chosen = [DEFINITIONS[n] for n in asked if n in DEFINITIONS and (scored or n not in OF_SCORES)]
+    with np.errstate(all="ignore"):
+        found = measure(chosen, of, layout)
+        if FROBENIUS in asked:
+            found[FROBENIUS] = _frobenius(of)
+        if profiles is not None and PROFILE_TV in asked:
+            found[PROFILE_TV] = _profile_tv(*profiles, of)
+    identical = None
+    if {"jsd", "tv"} <= found.keys():
+        identical = np.logical_and(*(found[name].mean < floor[name] for name in ("jsd", "tv")))
+    return Comparison(
+        rows_counted=of.counted.sum(-1),
+        rows_forced=of.forced.sum(-1),
+        rows_invalid=(of.real & ~of.counted).sum(-1),
+        metrics={name: found[name] for name in asked if name in found},
+        floor=floor,
+        identical=identical,
+    )
+
+
+def _frobenius(of: RowNumbers) -> Metric:
+    """norm(a - b) / norm(a) over all rows at once."""
+    count = of.free.sum(-1)
+    difference, reference = (np.where(of.free, of[name], 0).sum(-1) for name in ("squares_difference", "squares_a"))
+    relative: Heads = np.sqrt(np.where(count > 0, difference / reference, np.nan))
+    return Metric(relative, count, reason=None if count.all() else of.why_none or ONE_KEY)
+
+
+def _profile_tv(a: Profile, b: Profile, of: RowNumbers) -> Metric:
+    distance = np.abs(a.weights - b.weights).sum(-1) / 2
+    rows = np.minimum(a.rows, b.rows)
+    return Metric(distance, rows, reason=None if rows.all() else of.why_none or ONE_KEY)

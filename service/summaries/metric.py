@@ -1,0 +1,48 @@
+"""One number for each head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from service.summaries.lists import listed
+from service.summaries.shapes import Heads
+from service.summaries.spread import mean_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Metric:
+    """One number for each head, and how it spreads over the rows it is the mean of. NaN where undefined, with a reason.
+
+    `uniform` is what attention that gives every visible key the same would have. A number that belongs to no row
+    (a ratio of means) has no percentiles.
+    """
+
+    mean: Heads
+    rows: Int64[np.ndarray, "batch heads"]
+    p10: Heads | None = None
+    p50: Heads | None = None
+    p90: Heads | None = None
+    uniform: Heads | None = None
+    reason: str | None = None
+
+    @property
+    def layer(self) -> Float64[np.ndarray, " batch"]:
+        """The mean of the heads that have a value."""
+        return mean_of(self.mean, np.isfinite(self.mean))
+
+    def json(self) -> dict[str, Any]:
+        """Plain lists [batch][heads], None where undefined."""
+        arrays = {"mean": self.mean, "p10": self.p10, "p50": self.p50, "p90": self.p90, "uniform": self.uniform}
+        given = {name: listed(array) for name, array in arrays.items() if array is not None}
+        why = {"reason": self.reason} if self.reason is not None else {}
+        return {**given, "layer": listed(self.layer), "rows": self.rows.tolist(), **why}
+
+
+def undefined(nothing: Heads, reason: str) -> Metric:
+    """For heads that are as many as `nothing` has."""
+    missing = np.full(nothing.shape, np.nan)
+    return Metric(missing, np.zeros(nothing.shape, int), missing, missing, missing, missing, reason)

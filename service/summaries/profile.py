@@ -1,0 +1,73 @@
+"""Attention by distance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from service.summaries.layout import Layout
+from service.summaries.lists import listed
+from service.summaries.rows import DIAGONALS, RowNumbers
+
+PROFILE = "distance_profile"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Profile:
+    """Mean weight by distance in places, query minus key: negative for keys that come later. `weights` sum to 1.
+
+    `pairs` counts the visible cells at each distance.
+    """
+
+    distances: Int64[np.ndarray, " distances"]
+    weights: Float64[np.ndarray, "batch heads distances"]
+    uniform: Float64[np.ndarray, "batch heads distances"]
+    pairs: Int64[np.ndarray, "batch heads distances"]
+    rows: Int64[np.ndarray, "batch heads"]
+
+    def json(self) -> dict[str, Any]:
+        """Without the distances at which no head sees a pair."""
+        seen = np.flatnonzero(self.pairs.any(axis=(0, 1)))
+        kept = slice(int(seen[0]), int(seen[-1]) + 1) if seen.size else slice(0, 0)
+        return {
+            "distances": self.distances[kept].tolist(),
+            "weights": listed(self.weights[..., kept]),
+            "uniform": listed(self.uniform[..., kept]),
+            "pairs": self.pairs[..., kept].tolist(),
+            "rows": self.rows.tolist(),
+        }
+
+
+def profile_of(
+    rows: Mapping[str, np.ndarray], of: RowNumbers, layout: Layout, reasons: dict[str, str]
+) -> Profile | None:
+    if not layout.ordered:
+        reasons[PROFILE] = "key positions do not increase, so that tokens have no order"
+        return None
+    weights, uniform, pairs = (rows[name] for name in DIAGONALS)
+    count = (of.free & (layout.places >= 0)).sum(-1)
+    if not count.all():
+        reasons[PROFILE] = of.why_none or "no counted row sees two keys or more and is at the position of a key"
+    with np.errstate(all="ignore"):
+        of_rows = np.where(count > 0, count, np.nan)[..., None]
+        distances = np.arange(-(layout.keys - 1), layout.keys)
+        return Profile(distances, weights / of_rows, uniform / of_rows, np.rint(pairs).astype(int), count)
+
+
+def placed(name: str, array: np.ndarray, layout: Layout, start: int, stop: int) -> np.ndarray:
+    """Diagonal sums by distance in places, from -(keys - 1) to keys - 1, in float64; other arrays as they are.
+
+    Entry c of a block is the diagonal (row of the block) - key = rows - c; its rows begin at the place of `start`.
+    """
+    if name not in DIAGONALS:
+        return array
+    keys, count, place = layout.keys, stop - start, int(layout.places[start])
+    whole = np.zeros((*array.shape[:2], 2 * keys - 1))
+    if place >= 0:
+        # Distance d = place + count - c, c = keys + count - 1 .. 1, is at d + keys - 1.
+        whole[..., place : place + count + keys - 1] = array[..., keys + count - 1 : 0 : -1]
+    return whole
