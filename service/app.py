@@ -31,7 +31,7 @@ from service.express import Express
 from service.lifecycle import Lifecycle
 from service.middleware import Observed
 from service.rope_resolver import RopeResolver
-from service.routes import encodings, failures, health, metrics, openapi, positions, problems, resolve
+from service.routes import encodings, failures, health, metrics, openapi, positions, presets, problems, resolve
 from service.routes import open_inference as v2
 from service.routes.attention import PATH, Attention
 from service.routes.open_inference_statistics import Counted, Observers, Statistics
@@ -90,6 +90,7 @@ def create_app(
         encodings.router(service.catalogue, problems.DEFAULT),
         positions.router(Views(service.scoring), service.lifecycle, settings, problems.DEFAULT),
         resolve.router(RopeResolver(service.catalogue, service.scoring.tables), settings, problems.DEFAULT),
+        presets.router(settings, problems.DEFAULT),
         health.router(
             service.lifecycle, lambda: service.engine.alive, device, service.telemetry.processes, problems.DEFAULT
         ),

@@ -10,6 +10,9 @@ from starlette.testclient import TestClient
 
 from service.admission import Limits
 from service.errors import failures
+from service.presets import sentence
+from service.presets.listing import PRESETS
+from service.presets.preset import MOST_NUMBERS
 from service.records import RETURNABLE
 from service.routes import query
 from service.settings import variables
@@ -54,6 +57,13 @@ def test_every_query_parameter_stands_in_the_readme() -> None:
 def test_every_member_of_a_body_stands_in_the_readme() -> None:
     listed = set().union(*map(names, rows("member")))
     assert listed == set(members.NAMES)
+
+
+def test_every_preset_stands_in_the_readme() -> None:
+    table = rows("preset")
+    assert list(table) == [f"`{preset.name}`" for preset in PRESETS]
+    assert sentence.read().text in table["`sentence`"]
+    assert f"at\nmost {MOST_NUMBERS:,}." in README
 
 
 @pytest.mark.parametrize("status", sorted({failure.status for failure in failures()} - {499}))

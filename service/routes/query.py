@@ -112,7 +112,7 @@ def _parse(raw: bytes) -> Query:
     return Query(
         options,
         one(given, "dtype", _dtype) or "float32",
-        one(given, "arrays", _form) or "lists",
+        one(given, "arrays", form) or "lists",
         one(given, "zoom", zoom) or 1,
     )
 
@@ -177,10 +177,10 @@ def _dtype(name: str, value: str) -> DType:
     raise UnknownName("dtype", value, DTYPES, pointer="query:dtype")
 
 
-def _form(name: str, value: str) -> Form:
-    for form in FORMS:
-        if value == form:
-            return form
+def form(name: str, value: str) -> Form:
+    for known in FORMS:
+        if value == known:
+            return known
     raise UnknownName("value of arrays", value, FORMS, pointer="query:arrays")
 
 

@@ -69,8 +69,8 @@ def _check_charset(parameters: str) -> None:
 
 
 @lru_cache(maxsize=512)
-def negotiate(accept: str | None) -> str:
-    """The format of the answer: the one of highest quality, JSON where the client does not mind.
+def negotiate(accept: str | None, written: tuple[str, ...] = WRITTEN) -> str:
+    """The format of the answer, one of `written`: that of highest quality, JSON where the client does not mind.
 
     Each format takes the quality of the most specific range that matches it (RFC 9110, 12.5.1); between equals, one
     named in full goes before a wildcard, and then the order of the header counts. Raises NotAcceptable.
@@ -79,7 +79,7 @@ def negotiate(accept: str | None) -> str:
         return JSON
     ranges = [_range(part, order) for order, part in enumerate(accept.split(","))]
     best, chosen = (0.0, 0, -len(ranges)), None
-    for candidate in WRITTEN:
+    for candidate in written:
         matching = [found for found in ranges if _matches(found[0], candidate)]
         if not matching:
             continue
@@ -89,9 +89,9 @@ def negotiate(accept: str | None) -> str:
             best, chosen = rank, candidate
     if chosen is None:
         raise NotAcceptable(
-            f"Accept: {_short(accept)} names none of the formats an answer can have: {', '.join(WRITTEN)}",
+            f"Accept: {_short(accept)} names none of the formats an answer can have: {', '.join(written)}",
             pointer="header:Accept",
-            allowed=list(WRITTEN),
+            allowed=list(written),
         )
     return chosen
 

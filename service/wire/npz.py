@@ -97,11 +97,12 @@ def encode(result: ScoringResult, dtype: str) -> list[Any]:
     return pack(answer.metadata(result, dtype), answer.arrays(result))
 
 
-def pack(metadata: bytes, arrays: Iterable[tuple[str, Array]]) -> list[Any]:
-    """C-contiguous arrays by name, and JSON about them, as an uncompressed npz in pieces."""
+def pack(metadata: bytes | None, arrays: Iterable[tuple[str, Array]]) -> list[Any]:
+    """C-contiguous arrays by name, and (optionally) JSON about them, as an uncompressed npz in pieces."""
     parts = _Parts()
     with zipfile.ZipFile(parts, "w", zipfile.ZIP_STORED) as archive:  # type: ignore[call-overload]
-        _write(archive, answer.METADATA, np.frombuffer(metadata, dtype=np.uint8))
+        if metadata is not None:
+            _write(archive, answer.METADATA, np.frombuffer(metadata, dtype=np.uint8))
         for name, array in arrays:
             _write(archive, name, array)
     return parts.buffers
@@ -115,7 +116,7 @@ def _write(archive: zipfile.ZipFile, name: str, array: Array) -> None:
     with archive.open(entry, "w") as file:
         file.write(header.getbuffer())
         if array.size:
-            file.write(array.data.cast("B"))
+            file.write(array.reshape(-1).view(np.uint8).data)
 
 
 class _Parts:
