@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import signal
+import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -94,7 +95,7 @@ def create_app(
         health.router(
             service.lifecycle, lambda: service.engine.alive, device, service.telemetry.processes, problems.DEFAULT
         ),
-        metrics.router(service.telemetry.registry),
+        metrics.router(service.telemetry),
         openapi.router(app),
     ]
     attention = Attention(service.scoring, service.lifecycle, settings)
@@ -114,7 +115,11 @@ def create_app(
     paths = _Paths(route.path for route in routes if isinstance(route, Route))
     failures.install(app, paths.shown)
     service.telemetry.expect(
-        (*paths.all, *v2.METHODS, OTHER), (PATH, v2.INFER), [one.id for one in service.catalogue.encodings]
+        (*paths.all, *v2.METHODS, OTHER),
+        (PATH, v2.INFER),
+        [one.id for one in service.catalogue.encodings],
+        {one.graph.name: one.id for one in service.catalogue.encodings},
+        service.sessions.provider,
     )
     observed = partial(Observed, telemetry=service.telemetry, lifecycle=service.lifecycle, endpoint=paths.template)
     app.add_middleware(observed)
@@ -136,6 +141,7 @@ def device_name(provider: str) -> str:
 
 
 def _assemble(settings: Settings, sessions: Sessions, registry: CollectorRegistry, board: Board) -> Service:
+    began = time.perf_counter()
     catalogue = Catalogue.read(settings.models)
     telemetry = Telemetry(registry, board)
     statistics = Statistics(board=board)
@@ -157,9 +163,8 @@ def _assemble(settings: Settings, sessions: Sessions, registry: CollectorRegistr
     )
     lifecycle = Lifecycle(lambda: engine.health if catalogue.models else "no exported models were found")
     telemetry.describe(version=__version__, onnxruntime=onnxruntime.__version__, device=device_name(sessions.provider))
-    telemetry.watch(
-        queued=lambda: engine.queued_jobs, inflight=lambda: lifecycle.inflight, ready=lambda: lifecycle.ready
-    )
+    telemetry.watch(queues=engine.queues, ready=lambda: lifecycle.ready)
+    telemetry.loaded(time.perf_counter() - began)
     return Service(settings, catalogue, sessions, engine, scoring, lifecycle, telemetry, statistics)
 
 
@@ -167,11 +172,13 @@ def _assemble(settings: Settings, sessions: Sessions, registry: CollectorRegistr
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     service: Service = app.state.service
     await service.engine.start()
+    began = time.perf_counter()
     try:
         await service.engine.warm_up(await service.scoring.samples())
         await service.engine.calibrate(await service.scoring.sizes())
         service.statistics.clear()
         service.telemetry.serve(_sessions(service))
+        service.telemetry.loaded(time.perf_counter() - began)
         service.lifecycle.warm = True
         beat = asyncio.create_task(_beat(service))
         yield
@@ -186,11 +193,14 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 async def _beat(service: Service) -> None:
     """Tells the other processes how this one is. Ends it where only a new one helps and there is one to start it."""
+    loop = asyncio.get_running_loop()
     while True:
         service.telemetry.publish()
         if not service.engine.alive and service.telemetry.board.processes > 1:
             os.kill(os.getpid(), signal.SIGTERM)
+        due = loop.time() + BEAT
         await asyncio.sleep(BEAT)
+        service.telemetry.lagged(max(0.0, loop.time() - due))
 
 
 def _sessions(service: Service) -> Iterable[SessionLabels]:

@@ -21,7 +21,8 @@ class Board:
     def __init__(self, processes: int = 1) -> None:
         self._memory = mmap.mmap(-1, processes * COLUMNS * 8)
         self._rows: Float64[np.ndarray, "processes columns"] = np.frombuffer(self._memory).reshape(processes, COLUMNS)
-        self._taken = 0
+        self.taken = 0
+        """Columns that are somebody's, the first ones."""
         self.enter(0)
 
     @property
@@ -35,15 +36,15 @@ class Board:
 
     def take(self, count: int) -> int:
         """The first of so many columns that are nobody else's, all 0. Raises ValueError where there are no more."""
-        first = self._taken
+        first = self.taken
         if first + count > COLUMNS:
             raise ValueError(f"{first + count} columns are wanted, there are {COLUMNS}")
-        self._taken += count
+        self.taken += count
         return first
 
     def totals(self) -> Float64[np.ndarray, " columns"]:
         """Over all processes, of the columns that are taken."""
-        total: Float64[np.ndarray, " columns"] = self._rows[:, : self._taken].sum(axis=0)
+        total: Float64[np.ndarray, " columns"] = self._rows[:, : self.taken].sum(axis=0)
         return total
 
     def column(self, column: int) -> Float64[np.ndarray, " processes"]:

@@ -7,11 +7,12 @@ import os
 import re
 import secrets
 import time
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from service.records import Timings
+from service.records import AttentionInput, ScoringResult, Timings
+from service.wire import media
 
 Scope = MutableMapping[str, Any]
 
@@ -19,6 +20,10 @@ _KEY = "attention.exchange"
 _HEADERS = "attention.headers"
 _SERVER_TIMING = ", ".join(f"{stage};dur=%.3f" for stage in (*Timings.STAGES, "total"))
 _SANE = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
+
+
+def _format(content_type: str | None) -> str:
+    return media.FORMATS.get((content_type or "").partition(";")[0].strip().lower(), "")
 
 
 class _Ids:
@@ -55,7 +60,20 @@ class Exchange:
     """Of the failure, if it failed."""
     timings: Timings | None = None
     """Of an answer that was computed."""
-    nonfinite: bool = False
+    nonfinite: tuple[str, ...] = ()
+    """The encodings whose numbers in the answer are not all finite."""
+    tokens: int = 0
+    """Keys of each sequence; 0 where that is not known."""
+    sequences: int = 1
+    encodings: tuple[str, ...] = ()
+    """Under which the sequences were answered."""
+    received: int = 0
+    """Bytes of a body that was read in full."""
+    received_as: str = ""
+    """Its format, of `media.FORMATS`."""
+    sent: int = 0
+    sent_as: str = ""
+    """The same of the answer."""
     body_read: bool = False
     close: bool = False
     """Whether the connection must be closed after this answer."""
@@ -75,6 +93,34 @@ class Exchange:
         request_id = sent if sent is not None and _SANE.fullmatch(sent) else new_id()
         scope[_KEY] = exchange = cls(request_id, endpoint)
         return exchange
+
+    def asks(self, input: AttentionInput) -> None:
+        """The body says this."""
+        keys = input.embeddings if input.embeddings is not None else input.keys
+        self.tokens = 0 if keys is None else keys.shape[-2]
+
+    def answers(self, result: ScoringResult, timings: Timings) -> None:
+        """This is what is answered."""
+        self.timings, self.tokens, self.sequences = timings, result.keys, result.batch or 1
+        self.encodings = tuple(one.encoding for one in result.results)
+        self.nonfinite = tuple(one.encoding for one in result.results if one.nonfinite_cells)
+
+    def fails(self, status: int, reason: str) -> None:
+        """There is no answer, for this reason."""
+        self.status, self.reason = status, reason
+        self.timings, self.encodings, self.nonfinite = None, (), ()
+
+    def took(self, content_type: str | None, size: int) -> None:
+        """A body was read."""
+        self.received, self.received_as = size, _format(content_type)
+
+    def gave(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """An answer with these headers begins."""
+        for name, value in headers:
+            if name == b"content-length":
+                self.sent = int(value)
+            elif name == b"content-type":
+                self.sent_as = _format(value.decode("latin-1"))
 
     @property
     def server_timing(self) -> str:

@@ -144,6 +144,7 @@ class Express:
             return False
         connection.hold()
         self.lifecycle.inflight += 1
+        self.telemetry.began(PATH)
         return True
 
     def _routine(self, connection: Connection, head: Head, content: bytes, began: float) -> _Reply | None:
@@ -231,7 +232,9 @@ class _Reply:
         self._head = head
         self._content = content
         self._routine = routine
-        self._exchange = Exchange(new_id(), PATH, began, asked.label, 200)
+        self._exchange = exchange = Exchange(new_id(), PATH, began, asked.label, 200)
+        exchange.tokens, exchange.sequences = job.keys.shape[1], len(job.keys)
+        exchange.received, exchange.received_as = len(content), media.FORMATS[asked.kind]
         self._queued = time.perf_counter()
 
     def done(self, found: JobResult | ServiceError) -> None:
@@ -259,13 +262,15 @@ class _Reply:
         timings.batch_jobs = found.batch_jobs
         exchange.timings = timings
         routine = self._routine
+        exchange.encodings = (exchange.encoding,)
         if routine is not None and not found.nonfinite:
             head = safetensors.headed(routine.around[0], timings_text(timings), routine.around[1])
             pieces = [head, *(found.outputs[name].data.cast("B") for name in routine.names)]
             timings.serialize = time.perf_counter() - back
         else:
             pieces = self._encoded(found, timings, back)
-        return [self._lines(asked.accepted, sum(map(len, pieces))), *pieces]
+        exchange.sent, exchange.sent_as = sum(map(len, pieces)), media.FORMATS[asked.accepted]
+        return [self._lines(asked.accepted, exchange.sent), *pieces]
 
     def _encoded(self, found: JobResult, timings: Timings, back: float) -> list[Any]:
         asked, express = self._asked, self._express
@@ -273,7 +278,7 @@ class _Reply:
         cut = time.perf_counter()
         timings.postprocess = cut - back
         pieces = list(body.encode(asked.accepted, result, asked.query.dtype))
-        self._exchange.nonfinite = any(one.nonfinite_cells for one in result.results)
+        self._exchange.nonfinite = tuple(one.encoding for one in result.results if one.nonfinite_cells)
         if self._routine is None:
             express.learn_routine(self._head, self._content, asked, self._plan, self.job, result)
         timings.serialize = time.perf_counter() - cut
@@ -292,8 +297,9 @@ class _Reply:
 
     def _refused(self, error: ServiceError) -> list[Any]:
         exchange = self._exchange
-        exchange.reason, exchange.status, exchange.timings = error.reason, error.status, None
+        exchange.fails(error.status, error.reason)
         headers, content = refusal(error, exchange.request_id)
+        exchange.gave(headers)
         headers += [
             (b"x-request-id", exchange.request_id.encode()),
             (b"server-timing", exchange.server_timing.encode()),

@@ -83,12 +83,14 @@ class Observed:
             if message["type"] == "http.response.start":
                 started = True
                 exchange.status = message["status"]
+                exchange.gave(message.get("headers", ()))
                 message["headers"] = [*message.get("headers", ()), *self._headers(exchange)]
             elif head:
                 message["body"] = b""
             await send(message)
 
         self.lifecycle.inflight += 1
+        self.telemetry.began(exchange.endpoint)
         try:
             await app(inner, receive, send_observed)
         except ServiceError as error:
@@ -126,7 +128,7 @@ class Observed:
         send: Send | None,
         door: Door | None,
     ) -> None:
-        exchange.reason, exchange.status, exchange.timings = error.reason, error.status, None
+        exchange.fails(error.status, error.reason)
         if send is None or isinstance(error, ClientClosedRequest):
             return
         # A client that asked leave to send its body, and never got it, may or may not send it now.

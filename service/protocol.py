@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
+import time
 from functools import lru_cache
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from service.errors import HeadTimeout, MalformedRequest, ServiceError
+from service.exchange import Exchange, new_id
 from service.express import Express
+from service.telemetry import OTHER
 from service.wire import media, problem
 
 
@@ -148,13 +150,16 @@ class Protocol(HttpToolsProtocol):
             self._refuse(HeadTimeout(detail, limit_seconds=seconds))
 
     def _refuse(self, error: ServiceError) -> None:
-        request_id = secrets.token_hex(8)
-        content = problem.encode(error, request_id)
+        exchange = Exchange(new_id(), OTHER, status=error.status, reason=error.reason)
+        if self.express is not None:
+            self.express.telemetry.began(OTHER)
+            self.express.telemetry.finished(exchange, time.perf_counter() - exchange.began)
+        content = problem.encode(error, exchange.request_id)
         lines = [
             STATUS_LINE[error.status].rstrip(),
             b"content-type: " + media.PROBLEM.encode(),
             b"content-length: %d" % len(content),
-            b"x-request-id: " + request_id.encode(),
+            b"x-request-id: " + exchange.request_id.encode(),
             b"connection: close",
         ]
         self.transport.write(b"\r\n".join([*lines, b"", content]))

@@ -97,6 +97,14 @@ class Batches(Generic[E]):
         """The cost of all that is queued."""
         return self._cells
 
+    def waiting(self, now: float) -> dict[str, tuple[int, float]]:
+        """Of each graph with queued jobs: how many, and for how long the oldest of them."""
+        found: dict[str, tuple[int, float]] = {}
+        for entry in self._order:
+            jobs, longest = found.get(entry.job.graph.name, (0, 0.0))
+            found[entry.job.graph.name] = jobs + 1, max(longest, now - entry.arrived)
+        return found
+
     @property
     def retry_after(self) -> float:
         """Seconds until what is queued now will be done, an estimate."""

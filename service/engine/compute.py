@@ -75,6 +75,7 @@ class Compute:
             tell(self._observer.batch_failed, first.graph.name, len(jobs), trigger)
             raise
         tell(self._observer.batch_finished, first.graph.name, len(jobs), compute, provider, trigger)
+        tell(self._observer.computed, first.graph.name, *_tokens(jobs))
         assembly = assembled - began
         return [
             JobResult(
@@ -87,6 +88,16 @@ class Compute:
             )
             for part in parts
         ]
+
+
+def _tokens(jobs: Sequence[Job]) -> tuple[int, int]:
+    """Keys of all sequences, and what they are padded with."""
+    real = padded = 0
+    for job in jobs:
+        sequences, keys = job.keys.shape[:2]
+        real += sequences * keys
+        padded += sequences * job.lengths[1]
+    return real, padded - real
 
 
 def _nonfinite(outputs: Mapping[str, np.ndarray]) -> int:

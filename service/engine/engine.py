@@ -169,6 +169,12 @@ class Engine:
     def queued_jobs(self) -> int:
         return len(self._workers.batches) + len(self._inline)
 
+    def queues(self) -> dict[str, tuple[int, float]]:
+        """Of each graph with jobs that wait for a worker: how many, and the seconds that the oldest of them has waited.
+        Those that the event loop runs itself are gone before it does anything else.
+        """
+        return self._workers.waiting()
+
     @property
     def queued_cells(self) -> int:
         return self._workers.batches.cells + self._inline.cells

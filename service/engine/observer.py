@@ -30,6 +30,10 @@ class EngineObserver(Protocol):
     def batch_finished(self, graph: str, jobs: int, seconds: float, provider: str, trigger: str) -> None:
         """A run ended well; `seconds` is the time inside onnxruntime."""
 
+    def computed(self, graph: str, real: int, padding: int) -> None:
+        """Keys of the sequences of a run that ended well: those that came, and those they were padded with. From the
+        thread of the run."""
+
     def batch_failed(self, graph: str, jobs: int, trigger: str) -> None:
         """A run raised. A batch of several is then run again member by member, each a batch of its own (`rerun`)."""
 
@@ -50,6 +54,8 @@ class Unobserved:
     def batch_started(self, graph: str, jobs: int, trigger: str) -> None: ...
 
     def batch_finished(self, graph: str, jobs: int, seconds: float, provider: str, trigger: str) -> None: ...
+
+    def computed(self, graph: str, real: int, padding: int) -> None: ...
 
     def batch_failed(self, graph: str, jobs: int, trigger: str) -> None: ...
 

@@ -81,6 +81,11 @@ class Workers(Generic[E]):
         with self._condition:
             return self.batches.remove(entries)
 
+    def waiting(self) -> dict[str, tuple[int, float]]:
+        """Of each graph with queued jobs: how many, and for how many seconds the oldest of them."""
+        with self._condition:
+            return self.batches.waiting(self._clock())
+
     def end(self) -> list[E]:
         """Empties the queue, returning what was in it, and lets each thread end after what it runs now."""
         with self._condition:

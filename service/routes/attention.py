@@ -56,7 +56,9 @@ class Attention:
         known = self._asked.get(said) or self._read(exchange, *said)
         exchange.encoding, asked, accepted = known.label, known.query, known.accepted
         content = await upload.read(scope, receive, self.settings.max_body_bytes, self.settings.body_seconds)
+        exchange.took(known.kind, len(content))
         input = await self._decode(known.kind, content)
+        exchange.asks(input)
         lists = accepted == media.JSON and asked.arrays == "lists"
         if lists:
             least = self._least_cells(input, asked.options)
@@ -74,8 +76,7 @@ class Attention:
         else:
             pieces = await download.encode(accepted, result, asked.dtype, asked.arrays)
         timings.serialize = time.perf_counter() - computed
-        exchange.timings = timings
-        exchange.nonfinite = any(one.nonfinite_cells for one in result.results)
+        exchange.answers(result, timings)
         await download.send(send, accepted, pieces)
         timings.serialize = time.perf_counter() - computed
 

@@ -29,7 +29,6 @@ from service.wire.open_inference import InferRequest, InferResponse
 T = TypeVar("T")
 
 HEADER_LENGTH = wire.HEADER_LENGTH.lower().encode()
-OCTETS = "application/octet-stream"
 THREADED = 1 << 18
 """Bytes or numbers from which reading, compressing and rounding are done on a thread."""
 INFLATED = 1 << 12
@@ -56,6 +55,7 @@ class Infer:
         arrived = time.monotonic()
         self.lifecycle.check_open()
         request, input, asked = await self._read(scope, receive, served)
+        exchange.asks(input)
         self._check_cells(asked, input, served)
         deadline = self.settings.deadline_seconds
         if asked.timeout is not None:
@@ -68,8 +68,7 @@ class Infer:
         response = await _response(request, result, asked, served)
         headers, pieces = await _written(response, header(scope, b"accept-encoding"))
         timings.serialize = time.perf_counter() - computed
-        exchange.timings = timings
-        exchange.nonfinite = response.nonfinite > 0
+        exchange.answers(result, timings)
         await _send(send, headers, pieces)
         timings.serialize = time.perf_counter() - computed
 
@@ -79,9 +78,11 @@ class Infer:
         limit = self.settings.max_body_bytes
         packed = coding.coding(header(scope, b"content-encoding"))
         content = await upload.read(scope, receive, limit, self.settings.body_seconds, coded=True)
+        came = len(content)
         if packed is not None:
             content = await _threaded(len(content) > INFLATED, coding.inflate, content, packed, limit)
         length = header(scope, HEADER_LENGTH)
+        Exchange.of(scope).took(media.JSON if length is None else media.OCTETS, came)
 
         def decode() -> tuple[InferRequest, AttentionInput]:
             if length is not None and length.strip() == "0":
@@ -116,7 +117,7 @@ async def _response(
 async def _written(response: InferResponse, accept_encoding: str | None) -> tuple[dict[str, str], list[Any]]:
     """The headers and the body in pieces."""
     text = await download.in_turns(wire.encode_json(response))
-    headers = {"content-type": OCTETS if response.binary else media.JSON}
+    headers = {"content-type": media.OCTETS if response.binary else media.JSON}
     if response.binary:
         headers[wire.HEADER_LENGTH.lower()] = str(sum(map(len, text)))
     pieces = [*text, *wire.encode_binary(response)]

@@ -16,7 +16,6 @@ from service.errors import (
 )
 from service.routes import problems, samples
 from service.routes.open_inference import INFER, LOAD, METHODS, MODEL, PREFIX, UNLOAD
-from service.routes.open_inference_infer import OCTETS
 from service.wire import media
 
 TAG = "open inference protocol"
@@ -105,9 +104,9 @@ def _operation(template: str) -> dict[str, Any]:
     if template == INFER:
         operation["description"] = DESCRIPTION
         schema = {"type": "object", "required": ["inputs"]}
-        content = {media.JSON: {"schema": schema, "example": example()}, OCTETS: _BINARY}
+        content = {media.JSON: {"schema": schema, "example": example()}, media.OCTETS: _BINARY}
         operation["requestBody"] = {"required": True, "content": content}
-        operation["responses"] = _responses({**_JSON, OCTETS: _BINARY}, *_FAILURES[INFER])
+        operation["responses"] = _responses({**_JSON, media.OCTETS: _BINARY}, *_FAILURES[INFER])
     return operation
 
 

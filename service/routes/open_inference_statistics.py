@@ -209,6 +209,9 @@ class Observers:
         self._statistics.executed(graph, jobs, max(0.0, self._clock() - self._local.began - seconds), seconds)
         self._observer.batch_finished(graph, jobs, seconds, provider, trigger)
 
+    def computed(self, graph: str, real: int, padding: int) -> None:
+        self._observer.computed(graph, real, padding)
+
     def batch_failed(self, graph: str, jobs: int, trigger: str) -> None:
         self._observer.batch_failed(graph, jobs, trigger)
 

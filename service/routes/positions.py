@@ -185,7 +185,7 @@ class Positions:
             pieces = await self._encode(accepted, result)
         timings.serialize = time.perf_counter() - computed
         exchange.timings = timings
-        exchange.nonfinite = result.nonfinite_cells > 0
+        exchange.nonfinite = (result.encoding,) if result.nonfinite_cells else ()
         return _Pieces(accepted, pieces)
 
     async def _encode(self, kind: str, result: PositionViews) -> list[Any]:

@@ -13,10 +13,21 @@ NPZ = "application/x-npz"
 SAFETENSORS = "application/vnd.safetensors"
 PNG = "image/png"
 PROBLEM = "application/problem+json"
+OCTETS = "application/octet-stream"
 
 READ = (JSON, NPY, NPZ, SAFETENSORS)
 WRITTEN = (JSON, NPZ, SAFETENSORS, PNG)
 BINARY = (NPZ, SAFETENSORS)
+FORMATS = {
+    JSON: "json",
+    NPY: "npy",
+    NPZ: "npz",
+    SAFETENSORS: "safetensors",
+    PNG: "png",
+    OCTETS: "binary",
+    PROBLEM: "problem",
+}
+"""Their names in the metrics."""
 
 _HINTS = {
     "application/x-www-form-urlencoded": "; curl sends this unless it is told -H 'Content-Type: application/json'",

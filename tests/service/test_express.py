@@ -333,11 +333,20 @@ def test_it_is_counted_like_every_other(door: Door) -> None:
     assert door.short(sent, sent, sent) is not None
     after = read()
     assert counts.changes(before, after, "attention_requests_total") == {("sandwich", "/attention", "200"): 3}
-    assert counts.changes(before, after, "attention_request_duration_seconds_count") == {("sandwich", "/attention"): 3}
-    assert counts.changes(before, after, "attention_stage_duration_seconds_count")["compute",] == 3
-    assert after["attention_batch_requests_sum", ()] == before["attention_batch_requests_sum", ()] + 3
+    assert counts.changes(before, after, "attention_request_duration_seconds_count") == {
+        ("sandwich", "/attention", "s"): 3
+    }
+    assert counts.changes(before, after, "attention_stage_duration_seconds_count")["sandwich", "compute"] == 3
+    assert counts.changes(before, after, "attention_sequences_total") == {("sandwich",): 3}
+    assert counts.changes(before, after, "attention_sequence_length_tokens_sum") == {("sandwich",): 27}
+    received = counts.changes(before, after, "attention_request_bytes_sum")
+    assert received == {("/attention", "npy"): 3 * len(GOOD)}
+    assert counts.changes(before, after, "attention_response_bytes_count") == {("/attention", "safetensors"): 3}
+    assert (
+        counts.total(after, "attention_batch_requests_sum") == counts.total(before, "attention_batch_requests_sum") + 3
+    )
     assert door.service.statistics.report("identity.sandwich", "1")["inference_count"] == inferences + 3
-    assert after["attention_inflight_requests", ()] == 0
+    assert counts.total(after, "attention_inflight_requests") == 0
 
 
 class Failing(Sessions):

@@ -80,7 +80,7 @@ def slow_sender(process: Process) -> Iterator[socket.socket]:
     """A client whose last ten bytes have not come: its request is under way."""
     with socket.create_connection(("127.0.0.1", process.port), timeout=20) as connection:
         connection.sendall(raw(SMALL)[:-10])
-        until(lambda: metrics(process)["attention_inflight_requests", ()] == 2)  # it, and this question
+        until(lambda: counts.total(metrics(process), "attention_inflight_requests") == 2)  # it, and this question
         yield connection
 
 
@@ -139,7 +139,7 @@ def test_sigterm_under_load_loses_no_request_and_exits_0() -> None:
 def test_sigterm_finishes_what_is_queued_and_says_at_once_that_it_is_not_ready() -> None:
     with serving(workers="1") as process, slow_sender(process) as slow, ThreadPoolExecutor(16) as threads:
         taken = [threads.submit(post, process, LARGE, "heads=4&return=weights") for _ in range(16)]
-        until(lambda: metrics(process)["attention_queue_requests", ()] >= 3)
+        until(lambda: counts.total(metrics(process), "attention_queue_requests") >= 3)
         process.child.send_signal(signal.SIGTERM)
         time.sleep(0.02)
         status, body = get(process, "/health/ready")
@@ -183,7 +183,7 @@ def test_a_client_that_hangs_up_while_queued_is_counted_and_not_computed(process
     before = metrics(process)
     with ThreadPoolExecutor(16) as threads:
         busy = [threads.submit(post, process, LARGE, "heads=4&return=weights") for _ in range(16)]
-        until(lambda: metrics(process)["attention_queue_requests", ()] >= 3)
+        until(lambda: counts.total(metrics(process), "attention_queue_requests") >= 3)
         leavers = [socket.create_connection(("127.0.0.1", process.port)) for _ in range(3)]
         for leaver in leavers:
             leaver.sendall(raw(LARGE))
@@ -196,7 +196,7 @@ def test_a_client_that_hangs_up_while_queued_is_counted_and_not_computed(process
 
     until(lambda: moved()["rope", "/attention", "499"] + moved()["rope", "/attention", "200"] == 19)
     assert moved()["rope", "/attention", "499"] >= 1
-    assert metrics(process)["attention_queue_requests", ()] == 0
+    assert counts.total(metrics(process), "attention_queue_requests") == 0
 
 
 def test_a_large_upload_is_refused_and_the_client_gets_to_read_it(process: Process) -> None:

@@ -90,6 +90,8 @@ class Observer:
     """Writes down what it is told."""
 
     told: list[tuple[object, ...]] = field(default_factory=list)
+    tokens: list[tuple[str, int, int]] = field(default_factory=list)
+    """What the runs computed."""
 
     def queued(self, graph: str, jobs: int) -> None:
         self.told.append(("queued", graph, jobs))
@@ -99,6 +101,9 @@ class Observer:
 
     def batch_finished(self, graph: str, jobs: int, seconds: float, provider: str, trigger: str) -> None:
         self.told.append(("finished", graph, jobs, provider, trigger))
+
+    def computed(self, graph: str, real: int, padding: int) -> None:
+        self.tokens.append((graph, real, padding))
 
     def batch_failed(self, graph: str, jobs: int, trigger: str) -> None:
         self.told.append(("failed", graph, jobs, trigger))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,6 +25,15 @@ def test_times_and_sizes_are_those_of_the_batch() -> None:
         assert isinstance(result, JobResult)
         assert (result.batch_assembly, result.compute, result.batch_jobs) == (1.0, 1.0, 2)
         assert result.provider == "CPUExecutionProvider"
+
+
+def test_keys_are_counted_and_what_they_are_padded_with() -> None:
+    observer = Observer()
+    compute(FakeRunner(), observer)([job(tokens=3, batch=2), job(tokens=3)], "idle")
+    padded = replace(job(tokens=3, batch=2), padded=(8, 16))
+    compute(FakeRunner(), observer)([padded], "idle")
+    compute(FakeRunner(fails=lambda _: Broken()), observer)([job()], "idle")
+    assert observer.tokens == [("identity.none", 9, 0), ("identity.none", 6, 26)]
 
 
 def test_results_are_views_of_the_outputs_of_one_run() -> None:

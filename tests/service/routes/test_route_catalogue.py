@@ -10,6 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.errors import failures
+from service.records import Timings
 from service.wire import media
 from tests.service import counts
 
@@ -140,10 +141,10 @@ def test_scoring_requests_move_their_stages_and_batches(client: TestClient) -> N
         ("alibi", "/attention", "422"): 1,
     }
     stages = counts.changes(before, after, "attention_stage_duration_seconds_count")
-    assert stages == dict.fromkeys(
-        [("decode",), ("queue",), ("batch_assembly",), ("compute",), ("postprocess",), ("serialize",)], 2
-    )
-    assert sum(counts.changes(before, after, "attention_batch_requests_sum").values()) == 3
+    assert stages == {(encoding, stage): 1 for encoding in ("rope", "t5") for stage in Timings.STAGES}
+    assert counts.changes(before, after, "attention_batch_requests_sum") == {("rope",): 1, ("t5",): 2}
+    assert counts.changes(before, after, "attention_sequences_total") == {("rope",): 1, ("t5",): 2}
+    assert counts.changes(before, after, "attention_tokens_total") == {("rope", "real"): 2, ("t5", "real"): 4}
     assert counts.changes(before, after, "attention_rejected_total") == {("invalid",): 1}
 
 
