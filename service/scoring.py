@@ -38,7 +38,7 @@ from service.tables import Needs, TableCache
 __all__ = ["Limits", "PositionTables", "Runs", "Scoring"]
 
 # Encodings of the plans that are kept.
-PLANS = 4096
+PLANS = 1024
 # Tokens, heads and head_dim of the jobs that show what runs cost.
 SIZES = ((4, 1, 16), (16, 2, 16), (64, 1, 16), (32, 4, 16), (32, 4, 64), (128, 2, 16), (128, 4, 32), (256, 2, 64))
 # Work on fewer cells than this is done on the event loop: a thread would cost more than it frees.

@@ -74,7 +74,7 @@ class Settings(BaseSettings):
     drain_seconds: Seconds = Field(30.0, description="longest wait at SIGTERM for requests under way")
     keep_alive_seconds: int = Field(75, ge=1, le=3600, description="an idle connection is closed after this long")
     table_cache_bytes: Size = Field(
-        _bytes(256 << 20), description="memory for cached position tables, in all processes together"
+        _bytes(128 << 20), description="memory for cached position tables, in all processes together"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe message shown")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -21,6 +22,8 @@ from service.positions import Positions
 
 # Tables of fewer numbers than this are computed where they are asked for: handing them to a thread costs more.
 INLINE = 16_384
+PAGES = 1 << 16
+"""Bytes from which a table has pages of its own."""
 
 
 class PositionsSession(Protocol):
@@ -138,6 +141,8 @@ class TableCache:
         arrays = {name: results[name] for name in graph.tables}
         if needs.largest is not None:
             arrays = {name: _without_last_query(array, needs.encoding, name) for name, array in arrays.items()}
+        if keep:
+            arrays = {name: _apart(array) for name, array in arrays.items()}
         for array in arrays.values():
             array.flags.writeable = False
         tables = Tables(needs.key, MappingProxyType(arrays))
@@ -155,6 +160,17 @@ class TableCache:
                 pointer=needs.parameters.pointers.get(name),
                 allowed=sorted({1, expected}),
             )
+
+
+def _apart(array: np.ndarray) -> np.ndarray:
+    """The same in memory of its own: what stays for long amid the memory that runs allocate from would keep that in
+    pieces. Large ones have pages that go back to the system with them.
+    """
+    if array.nbytes < PAGES:
+        return array.copy()
+    own = np.frombuffer(mmap.mmap(-1, array.nbytes), array.dtype).reshape(array.shape)
+    own[...] = array
+    return own
 
 
 def _without_last_query(array: np.ndarray, encoding: Encoding, name: str) -> np.ndarray:

@@ -157,8 +157,8 @@ def _scaling(scale: Scale, say: Progress) -> tuple[type[Part], dict[str, Any]]:
 
 
 def _memory(scale: Scale, say: Progress) -> tuple[type[Part], dict[str, Any]]:
-    requests, resident, processes = memory.measure(say, requests=scale.shapes)
-    found = {"requests": requests, "resident": resident, "processes": processes}
+    requests, resident, started, processes = memory.measure(say, requests=scale.shapes)
+    found = {"requests": requests, "resident": resident, "started": started, "processes": processes}
     return Memory, {**found, "largest": memory.LARGEST, "connections": memory.CONNECTIONS}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import http.client
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
@@ -21,8 +21,9 @@ EVERY = 50
 """Requests between two samples."""
 ENCODINGS = ("none", "sinusoidal", "rope", "alibi", "t5", "shaw")
 RETURNS = ("weights", "weights,scores", "output", "weights,scores,terms")
-WARM_UP = 0.2
-"""Of the requests, the part in which memory may still grow: sessions and tables are built."""
+LENGTHS = 24
+"""Lengths of the warm-up. Each has tables of its own, of 8 MB where there is a number for every pair: enough to fill
+what the service keeps of them."""
 
 
 def random_post(random: np.random.Generator) -> Post:
@@ -36,10 +37,20 @@ def random_post(random: np.random.Generator) -> Post:
     return Post(path, as_npy(vectors), {"Content-Type": "application/x-npy", "Accept": "application/x-npz"})
 
 
-def largest_post() -> Post:
-    vectors = job.vectors(LARGEST, 8 * 64)
-    path = f"/attention?encoding=shaw&heads=8&return={RETURNS[-1]}"
-    return Post(path, as_npy(vectors), {"Content-Type": "application/x-npy", "Accept": "application/x-npz"})
+def large_posts() -> Iterator[Post]:
+    """The largest of every encoding and set of outputs, in wide heads and narrow ones; many lengths of those that keep
+    large tables."""
+
+    def post(encoding: str, returned: str, tokens: int = LARGEST, head_dim: int = 64) -> Post:
+        path = f"/attention?encoding={encoding}&heads=8&return={returned}"
+        body = as_npy(job.vectors(tokens, 8 * head_dim))
+        return Post(path, body, {"Content-Type": "application/x-npy", "Accept": "application/x-npz"})
+
+    for encoding in ENCODINGS:
+        for returned in RETURNS:
+            yield from (post(encoding, returned, head_dim=head_dim) for head_dim in (64, 2))
+    for i in range(LENGTHS):
+        yield from (post(encoding, "weights", LARGEST - i) for encoding in ("alibi", "t5"))
 
 
 class Client:
@@ -58,13 +69,17 @@ class Client:
             raise RunFailed(f"{post.path}: {answer.status} {body[:300].decode(errors='replace')}")
 
 
-def measure(say: Callable[[str], None], *, requests: int) -> tuple[list[int], list[int], int]:
-    """Requests so far, resident bytes of all processes then, and the number of processes. The largest goes first."""
+def measure(say: Callable[[str], None], *, requests: int) -> tuple[list[int], list[int], int, int]:
+    """Requests since the warm-up, resident bytes of all processes then, the same before the warm-up, and the number of
+    processes."""
     counts, resident = [0], []
     with SERVICE.running(SERVICE.settings[0], "binary") as server, ThreadPoolExecutor(CONNECTIONS) as pool:
         clients = [Client(server.address) for _ in range(CONNECTIONS)]
-        list(pool.map(lambda client: client.send(largest_post()), clients))
+        started = server.resident_bytes()
+        for post in large_posts():
+            list(pool.map(Client.send, clients, [post] * CONNECTIONS))
         resident.append(server.resident_bytes())
+        say(f"{started / 1e6:,.0f} MB at the start, {resident[-1] / 1e6:,.0f} MB after the warm-up")
         seeds = np.random.SeedSequence(0).spawn(CONNECTIONS)
         randoms = [np.random.default_rng(seed) for seed in seeds]
 
@@ -78,4 +93,4 @@ def measure(say: Callable[[str], None], *, requests: int) -> tuple[list[int], li
             resident.append(server.resident_bytes())
             if counts[-1] % (requests // 10 // EVERY * EVERY or EVERY) == 0:
                 say(f"{counts[-1]:,}/{requests:,} requests: {resident[-1] / 1e6:,.0f} MB")
-        return counts, resident, len(server.processes())
+        return counts, resident, started, len(server.processes())

@@ -39,11 +39,11 @@ class Server:
         return []
 
     def resident_bytes(self) -> int:
-        """Of all its processes; what they share is counted once for each."""
+        """Of all its processes; of a page that several have in memory, each has a share (PSS), so it counts once."""
         total = 0
         for process in self.processes():
             with suppress(psutil.NoSuchProcess):
-                total += process.memory_info().rss
+                total += process.memory_full_info().pss
         return total
 
 

@@ -123,7 +123,9 @@ class Memory(Part):
     name: ClassVar[str] = "memory"
     requests: list[int]
     resident: list[int]
-    """Bytes of all processes of the service, after so many requests."""
+    """Bytes of all processes of the service, after so many requests since the warm-up."""
+    started: int
+    """Before it."""
     processes: int
     largest: int
     """Tokens of the longest request."""

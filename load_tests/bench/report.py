@@ -200,7 +200,7 @@ Largest error of a weight against float64: {errors}.
 
 A bare run of the model in each environment, in microseconds, alone and in a batch of 16: {model}.
 
-Resident memory under load, of all processes, with what they share counted in each: {resident}."""
+Resident memory under load, of all processes, with what they share counted once: {resident}."""
 
 
 def _used(chosen: dict[int, str], setting: str) -> str:
@@ -318,20 +318,20 @@ the last {scaling.LAST_ROWS} rows are asked for (`rows=-{scaling.LAST_ROWS}:`), 
 
 def memory_section(found: Memory) -> str:
     mega = [value / 1e6 for value in found.resident]
-    steady = [i for i, count in enumerate(found.requests) if count >= memory.WARM_UP * found.requests[-1]]
-    per_thousand = round(slope([found.requests[i] / 1e3 for i in steady], [mega[i] for i in steady]), 2) + 0.0
-    growth = per_thousand * found.requests[-1] / 1e3 / float(np.median([mega[i] for i in steady]))
+    per_thousand = round(slope([count / 1e3 for count in found.requests], mega), 2) + 0.0
+    growth = per_thousand * found.requests[-1] / 1e3 / float(np.median(mega))
     verdict = "flat" if growth <= FLAT else "rising"
     shown = [round(i * (len(mega) - 1) / 10) for i in range(11)]
     rows = [(f"{found.requests[i]:,}", number(mega[i])) for i in dict.fromkeys(shown)]
     return f"""## 4. Memory
 
 {found.requests[-1]:,} requests over {found.connections} connections, of random shapes: 1 to {found.largest}
-tokens, 1 to 8 heads of 2 to 64, {len(memory.ENCODINGS)} encodings, several sets of outputs, npy and JSON; the largest
-goes first. Resident memory of all {found.processes} {"process" if found.processes == 1 else "processes"}, what they
-share counted in each:
+tokens, 1 to 8 heads of 2 to 64, {len(memory.ENCODINGS)} encodings, several sets of outputs, npy and JSON. Before them,
+a warm-up: every connection at once sends the largest of each encoding and set of outputs, and as many lengths as fill
+the caches. Resident memory of all {found.processes} {"process" if found.processes == 1 else "processes"}, what they
+share counted once (PSS), {number(found.started / 1e6)} MB at the start:
 
 {table(("requests", "MB"), rows, left=0)}
 
-After the first {memory.WARM_UP:.0%}: **{verdict}**, {per_thousand:+.2f} MB for 1,000 requests; over all of them that
-is {growth:+.1%} (up to {FLAT:.0%} counts as flat)."""
+**{verdict.capitalize()}**: {per_thousand:+.2f} MB for 1,000 requests; over all of them that is {growth:+.1%} (up to
+{FLAT:.0%} counts as flat)."""

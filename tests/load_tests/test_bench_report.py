@@ -108,14 +108,16 @@ def test_the_ratio_to_the_bare_model_is_taken_round_by_round() -> None:
 
 def memory_of(resident: list[int]) -> Memory:
     requests = [100 * i for i in range(len(resident))]
-    return Memory(**WHEN, requests=requests, resident=resident, processes=2, largest=512, connections=4)
+    parts = {"requests": requests, "resident": resident, "started": 90_000_000}
+    return Memory(**WHEN, **parts, processes=2, largest=512, connections=4)
 
 
 def test_steady_memory_is_flat_and_growing_memory_is_not() -> None:
-    grown_at_first = [100_000_000, 180_000_000] + [200_000_000] * 49
-    assert "**flat**, +0.00 MB" in report.memory_section(memory_of(grown_at_first))
+    steady = report.memory_section(memory_of([200_000_000] * 51))
+    assert "**Flat**: +0.00 MB" in steady
+    assert "90.0 MB at the start" in steady
     rising = [200_000_000 + 1_000_000 * i for i in range(51)]
-    assert "**rising**, +10.00 MB for 1,000 requests" in report.memory_section(memory_of(rising))
+    assert "**Rising**: +10.00 MB for 1,000 requests" in report.memory_section(memory_of(rising))
 
 
 def test_the_whole_page_says_where_when_and_on_what_it_was_measured(tmp_path: Path) -> None:
