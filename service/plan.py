@@ -13,6 +13,7 @@ from service.admission import Admitted
 from service.catalogue import Model
 from service.encoding import Encoding
 from service.engine.job import Job, JobResult
+from service.engine.pruning import whole
 from service.errors import ServiceError
 from service.instance import Instance
 from service.masks import Visible
@@ -112,7 +113,8 @@ class Plan:
 
 @dataclass(slots=True)
 class Picked:
-    """What an answer keeps of a run's outputs: of all keys or, where `keys` says which, of the largest of each row.
+    """What an answer keeps of a run's outputs, by their whole names: of all keys or, where `keys` says which, of the
+    largest of each row.
 
     All but `output` [batch, queries, heads, head_dim] are [batch, heads, queries, keys].
     """
@@ -123,8 +125,9 @@ class Picked:
 
     @classmethod
     def of(cls, choice: Choice, answer: JobResult, visible: Visible | None) -> Picked:
-        outputs, keys = pick(choice, answer.outputs, visible)
+        computed = {whole(name): array for name, array in answer.outputs.items()}
+        outputs, keys = pick(choice, computed, visible)
         nonfinite = answer.nonfinite
-        if nonfinite and outputs is not answer.outputs:
+        if nonfinite and outputs is not computed:
             nonfinite = sum(array.size - int(np.count_nonzero(np.isfinite(array))) for array in outputs.values())
         return cls(outputs, keys, nonfinite)

@@ -55,6 +55,8 @@ class AttentionOptions:
     """The queries to return; the others are not computed. None: all, and so are heads and keys."""
     head: Selection | None = None
     top_k: int | None = None
+    half: bool = False
+    """Whether the answer will be written in float16: then what is computed may be."""
 
 
 @dataclass(slots=True)
@@ -71,7 +73,8 @@ class TopK:
 @dataclass(slots=True)
 class EncodingResult:
     """One encoding's answer. Arrays have the batch axis only where the request had one:
-    weights, scores, terms [*batch, heads, queries, keys]; output [*batch, queries, heads, head_dim]; float32.
+    weights, scores, terms [*batch, heads, queries, keys]; output [*batch, queries, heads, head_dim]; float32, or
+    float16 where the request allowed it.
     `queries` and `heads` are those that were asked for. `top_k` stands in place of weights, scores and terms.
     `nonfinite_cells` counts NaN and infinities in all of them."""
 

@@ -16,6 +16,7 @@ from service.catalogue import Catalogue, Model
 from service.conventions import conventions
 from service.encoding import Encoding
 from service.engine.job import Job, JobResult, Tables
+from service.engine.pruning import HALF
 from service.errors import InvalidInput, PayloadTooLarge, ServiceError, UnknownName
 from service.instance import Instance, asked
 from service.large import BLOCK, Large
@@ -245,6 +246,8 @@ class Scoring:
         )
         layout = Layout.of(admitted, choice)
         computed = returns if choice.top_k is None else (*returns, "weights")
+        # The largest keys are told apart by all the digits there are.
+        half = options.half and choice.top_k is None
         parts: list[Part] = []
         for instance in able:
             encoding = instance.encoding
@@ -257,7 +260,7 @@ class Scoring:
             else:
                 lines = conventions(encoding.conventions, parameters.report)
                 needs = _needs(encoding, parameters, layout, causal, largest)
-                parts.append(Part(instance, parameters, lines, _outputs(encoding, computed), needs))
+                parts.append(Part(instance, parameters, lines, _outputs(encoding, computed, half), needs))
         if self._padding is not None:
             parts = self._padded(parts, given, layout, admitted.rows, self._padding)
         if not parts:
@@ -357,9 +360,11 @@ def _returns(names: Iterable[str]) -> tuple[str, ...]:
     return returns
 
 
-def _outputs(encoding: Encoding, returns: Sequence[str]) -> tuple[str, ...]:
+def _outputs(encoding: Encoding, returns: Sequence[str], half: bool) -> tuple[str, ...]:
+    """With `half`, all of them in float16: cast by the device, of which half as much comes back."""
     outputs = [name for name in ("weights", "scores", "output") if name in returns]
-    return (*outputs, *(encoding.term_outputs if "terms" in returns else ()))
+    outputs += encoding.term_outputs if "terms" in returns else ()
+    return tuple(HALF + name if half else name for name in outputs)
 
 
 def _axes_text(shape: tuple[int, ...], layout: Layout) -> str:

@@ -67,6 +67,7 @@ def read(request: InferRequest, served: ServedModel) -> InferOptions:
         causal=causal,
         returns=tuple(dict.fromkeys("terms" if one.name.startswith(TERM) else one.name for one in outputs)),
         scalars=_scalars(given, served),
+        half=dtype == "float16",
     )
     return InferOptions(attention, outputs, binary, dtype, timeout * 1e-6 if timeout else None)
 

@@ -96,6 +96,7 @@ def _parse(raw: bytes) -> Query:
             scalars[name] = value
         else:
             raise UnknownName(KIND, name, [*NAMES, "ENCODING.PARAMETER"], pointer=f"query:{name[:80]}")
+    dtype = one(given, "dtype", _dtype) or "float32"
     options = AttentionOptions(
         encoding=one(given, "encoding", nonempty),
         compare=_listed(given, "compare"),
@@ -108,10 +109,11 @@ def _parse(raw: bytes) -> Query:
         rows=_selection(given, "rows"),
         head=_selection(given, "head"),
         top_k=one(given, "top_k", count),
+        half=dtype == "float16",
     )
     return Query(
         options,
-        one(given, "dtype", _dtype) or "float32",
+        dtype,
         one(given, "arrays", form) or "lists",
         one(given, "zoom", zoom) or 1,
     )

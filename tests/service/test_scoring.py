@@ -423,6 +423,33 @@ def test_only_the_outputs_asked_for_are_computed(recorded: tuple[Recording, Serv
         assert engine.calls[-1][0].outputs == outputs
 
 
+def test_what_is_written_in_float16_is_computed_so_but_ranked_in_full(recorded: tuple[Recording, Served]) -> None:
+    engine, served = recorded
+    served.score(AttentionInput(embeddings=array(4, 8)), returns=RETURNABLE, encoding="alibi", half=True)
+    names = ("weights", "scores", "output", "term.content", "term.bias")
+    assert engine.calls[-1][0].outputs == tuple(f"half.{name}" for name in names)
+    served.score(AttentionInput(embeddings=array(4, 8)), top_k=2, returns=("scores",), half=True)
+    assert engine.calls[-1][0].outputs == ("weights", "scores")
+
+
+@pytest.mark.parametrize("encoding", ["rope", "alibi", "t5", "none"])
+def test_float16_is_that_of_the_float32_answer(served: Served, encoding: str) -> None:
+    """To the last bit, also of what is too small for float16's full precision, and what is too large."""
+    for scale in (1.0, 30.0, 600.0):
+        input = AttentionInput(embeddings=scale * array(300, 8))
+        options = {"encoding": encoding, "heads": 2, "causal": True, "returns": RETURNABLE, **selected("100:", "1")}
+        (whole,) = served.score(input, **options).results
+        (half,) = served.score(input, **options, half=True).results
+        assert {array.dtype for array in arrays(half).values()} == {np.dtype(np.float16)}
+        assert set(arrays(half)) == set(arrays(whole))
+        for name, found in arrays(half).items():
+            with np.errstate(over="ignore"):
+                np.testing.assert_array_equal(found, arrays(whole)[name].astype(np.float16), err_msg=name)
+        assert half.nonfinite_cells == sum(np.isinf(found).sum() for found in arrays(half).values())
+        assert half.nonfinite_cells >= whole.nonfinite_cells == 0
+    assert half.nonfinite_cells > 0
+
+
 def test_where_nothing_is_masked_no_mask_is_sent(recorded: tuple[Recording, Served]) -> None:
     engine, served = recorded
     last = AttentionInput(queries=array(1, 8), keys=array(4, 8), query_positions=np.array([3.0]))
