@@ -8,3 +8,5 @@ __version__ = "0.1.0"
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 # NumPy multiplies no matrices here, and a process that is forked must have no threads.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# A text is read on one thread; a pool of them in every process would only stand in the way.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -23,6 +23,7 @@ class Limits:
     `cells`: batch * heads * queries * keys, over all outputs of all encodings; each is 4 bytes of memory.
     `parameters`: numbers in one default parameter array.
     `position`: the largest, either side of 0; beyond it float64 angles are no longer right in float32.
+    `text`: bytes of a text, before it becomes tokens.
     """
 
     tokens: int = 131_072
@@ -32,6 +33,7 @@ class Limits:
     cells: int = 1 << 27
     parameters: int = 1 << 24
     position: float = 1e9
+    text: int = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,10 +78,6 @@ def admit(
     Positions default to 0 .. tokens - 1, of queries and of keys each on their own: queries sent apart are not taken for
     the last of the keys.
     """
-    if input.text is not None and not model.takes_text:
-        raise InvalidInput(
-            f"model {model.name!r} has no tokenizer, so it takes no text; send embeddings", pointer="/text"
-        )
     if key_heads is not None:
         _check_grouped(input, model)
     queries, keys, batch = _arrays(input, limits, grouped=key_heads is not None)

@@ -15,12 +15,14 @@ from pydantic import TypeAdapter, ValidationError
 
 from service.encoding import FORMAT, Encoding, PositionsGraph
 from service.engine.job import Graph
-from service.errors import NotReady, UnknownName
+from service.errors import InvalidInput, NotReady, UnknownName
+from service.text import FOLDER, Text, TextError
 
 METADATA_KEY = "attention"
 POSITIONS_SUFFIX = ".positions.onnx"
 POSITIONS_INPUTS = ("query_positions", "key_positions", "causal", "heads_like")
 DEFAULT_MODEL = "identity"
+DEFAULT_TEXT_MODEL = "tiny"
 ANALYSIS = "analysis"  # the folder of the graphs that summarise and compare, which is no model
 DEFAULT_ENCODING = "rope"
 
@@ -46,12 +48,14 @@ class FileError(Exception):
 class Model:
     """A family of encodings over one set of projections. Never empty.
 
-    `heads`, `head_dim` and `width` are None where the request chooses them (identity).
+    `heads`, `head_dim` and `width` are None where the request chooses them (identity). `text` is None where the model
+    has no tokenizer.
     """
 
     name: str
     encodings: Mapping[str, Encoding]
     default: str
+    text: Text | None = None
 
     @property
     def heads(self) -> int | None:
@@ -66,9 +70,13 @@ class Model:
         return self.encodings[self.default].width
 
     @property
-    def takes_text(self) -> bool:
-        """Whether the model has a tokenizer. None has one yet."""
-        return False
+    def weights(self) -> str | None:
+        """The digest of the content weights that all encodings share: their heads can be compared one with another.
+
+        None where there are none, or each encoding has its own.
+        """
+        found = {encoding.document.get("weights") for encoding in self.encodings.values()}
+        return found.pop() if len(found) == 1 else None
 
     def encoding(self, name: str | None = None, *, pointer: str | None = "query:encoding") -> Encoding:
         """The encoding of that id or alias, in any case; the model's own where none is named.
@@ -98,7 +106,9 @@ class Model:
             "heads": self.heads,
             "head_dim": self.head_dim,
             "width": self.width,
-            "takes_text": self.takes_text,
+            "weights": self.weights,
+            "takes_text": self.text is not None,
+            "text": None if self.text is None else self.text.description(self.default),
         }
 
 
@@ -149,9 +159,26 @@ class Catalogue:
             raise UnknownName("model", name, self.models, pointer=pointer)
         return found
 
-    def text_model(self) -> Model | None:
-        """The first model that accepts text."""
-        return next((model for model in self.models.values() if model.takes_text), None)
+    def text_model(self, name: str | None = None) -> tuple[Model, Text]:
+        """The model of that name, or `tiny` (or else the first that takes text), and how it does.
+
+        Raises UnknownName; InvalidInput, naming those that do, where it takes none; NotReady.
+        """
+        reading = {model.name: (model, model.text) for model in self.models.values() if model.text is not None}
+        model = self.model(name)
+        if name is not None and model.name not in reading:
+            others = f"model={' or model='.join(reading)} takes text; or " if reading else ""
+            raise InvalidInput(
+                f"model {model.name!r} has no tokenizer, so it takes no text: {others}send embeddings",
+                pointer="/text",
+                allowed=list(reading),
+            )
+        if not reading:
+            raise InvalidInput(
+                "none of the models served here has a tokenizer, so text is not taken; send embeddings", pointer="/text"
+            )
+        default = DEFAULT_TEXT_MODEL if DEFAULT_TEXT_MODEL in reading else next(iter(reading))
+        return reading[default if name is None else model.name]
 
     def describe_encodings(self, model: str | None = None) -> list[dict[str, Any]]:
         """`GET /encodings`: a line for each encoding, with the models that have it."""
@@ -219,7 +246,22 @@ def _read_model(home: Path, problems: list[Problem]) -> Model | None:
     problems.extend(Problem(path, f"its scores graph {name}.onnx is missing") for name, path in positions.items())
     if not encodings:
         return None
-    return Model(home.name, encodings, _default(encodings))
+    return Model(home.name, encodings, _default(encodings), _text(home, encodings, problems))
+
+
+def _text(home: Path, encodings: Mapping[str, Encoding], problems: list[Problem]) -> Text | None:
+    try:
+        text = Text.read(home, home.name)
+        if text is not None:
+            width = next(iter(encodings.values())).width
+            if text.width != width:
+                raise TextError(f"has embeddings {text.width} wide, but the model takes {width or 'any width'}")
+            if text.encoding is not None and text.encoding not in encodings:
+                raise TextError(f"is for the encoding {text.encoding!r}, which the model does not have")
+    except TextError as error:
+        problems.append(Problem(home / FOLDER, str(error)))
+        return None
+    return text
 
 
 def _default(encodings: Mapping[str, Encoding]) -> str:

@@ -44,6 +44,8 @@ PLANS = 1024
 SIZES = ((4, 1, 16), (16, 2, 16), (64, 1, 16), (32, 4, 16), (32, 4, 64), (128, 2, 16), (128, 4, 32), (256, 2, 64))
 # Work on fewer cells than this is done on the event loop: a thread would cost more than it frees.
 INLINE = 1 << 20
+# Bytes of a text from which it is read on a thread.
+INLINE_TEXT = 1 << 12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,6 +97,7 @@ class Scoring:
         `batch_assembly` likewise; `queue` is the rest of the wait for the engine; `postprocess` is what comes after.
         """
         began = time.perf_counter()
+        input, options = await self.read_text(input, options)
         plan, queries, keys = self._admit(input, options)
         layout = plan.layout
         if self.large.takes(plan):
@@ -127,6 +130,35 @@ class Scoring:
         timings.postprocess += done - answered
         timings.batch_jobs = max(answer.batch_jobs for answer in answers)
         return _answer(plan, results, input, options, timings)
+
+    async def read_text(
+        self, input: AttentionInput, options: AttentionOptions
+    ) -> tuple[AttentionInput, AttentionOptions]:
+        """A text as the embeddings of its tokens, with the model and the encoding that take it; all else as it is.
+
+        Raises InvalidInput, UnknownName, PayloadTooLarge.
+        """
+        if input.text is None:
+            return input, options
+        model, text = self.catalogue.text_model(options.model)
+        if input.tokens is not None:
+            raise InvalidInput("the tokenizer names the tokens of a text; leave tokens out", pointer="/tokens")
+        size, limits = len(input.text.encode("utf-8", "surrogatepass")), self.limits
+        if size > limits.text:
+            raise PayloadTooLarge(
+                f"the text has {size:,} bytes; the limit is {limits.text:,}, and {limits.tokens:,} tokens: send less",
+                pointer="/text",
+                limit=limits.text,
+            )
+        if size < INLINE_TEXT:
+            embeddings, names = text.embed(input.text, limits.tokens)
+        else:
+            embeddings, names = await asyncio.to_thread(text.embed, input.text, limits.tokens)
+        encoding = text.encoding if options.encoding is None else options.encoding
+        return (
+            replace(input, text=None, embeddings=embeddings, tokens=names),
+            replace(options, model=model.name, encoding=encoding),
+        )
 
     def at_once(self, input: AttentionInput, options: AttentionOptions) -> tuple[Plan, Job] | None:
         """The only job of a request for which nothing need be waited for or worked out, for one like it came before;
@@ -213,7 +245,7 @@ class Scoring:
 
     def _plan(self, input: AttentionInput, options: AttentionOptions) -> tuple[Plan, np.ndarray, np.ndarray]:
         returns = _returns(options.returns)
-        model = self._model(input, options)
+        model = self.catalogue.model(options.model)
         instances, optional = asked(model, options.encoding, options.compare)
         admitted = admit(input, model, options.heads, self.limits, options.key_heads)
         reference = instances[0].encoding
@@ -272,17 +304,6 @@ class Scoring:
         largest_job = layout.cells * max(len(part.outputs) for part in parts)
         plan = Plan(model, layout, causal, parts, skipped, largest_job)
         return plan, layout.chosen(admitted.queries), admitted.keys
-
-    def _model(self, input: AttentionInput, options: AttentionOptions) -> Model:
-        if input.text is None or options.model is not None:
-            return self.catalogue.model(options.model)
-        self.catalogue.model()  # raises where there is none at all
-        model = self.catalogue.text_model()
-        if model is None:
-            raise InvalidInput(
-                "none of the models served here has a tokenizer, so text is not taken; send embeddings", pointer="/text"
-            )
-        return model
 
     def _check_cells(self, layout: Layout, parts: Sequence[Part]) -> None:
         outputs = sum(len(part.outputs) for part in parts)

@@ -84,6 +84,7 @@ def test_every_limit_stands_in_the_readme() -> None:
         limits.cells,
         limits.parameters,
         int(limits.position),
+        limits.text,
         members.MAX_PARAMETERS,
         npz.MAX_ENTRIES,
         json.MAX_LISTS,

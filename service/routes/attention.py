@@ -58,16 +58,20 @@ class Attention:
         content = await upload.read(scope, receive, self.settings.max_body_bytes, self.settings.body_seconds)
         exchange.took(known.kind, len(content))
         input = await self._decode(known.kind, content)
+        options = asked.options
+        if input.text is not None:
+            input, options = await self.scoring.read_text(input, options)
+            exchange.encoding = self._encoding(options)
         exchange.asks(input)
         lists = accepted == media.JSON and asked.arrays == "lists"
         if lists:
-            least = self._least_cells(input, asked.options)
+            least = self._least_cells(input, options)
             if least <= self.settings.request_cells:  # else no format helps, and scoring says so
                 self._check_cells(least)
 
         timings = Timings(decode=time.perf_counter() - exchange.began)
         with Leaving(receive):
-            result = await self.scoring.score(input, asked.options, timings, deadline)
+            result = await self.scoring.score(input, options, timings, deadline)
         computed = time.perf_counter()
         if lists:
             self._check_cells(answer.cells(result))

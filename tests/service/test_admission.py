@@ -171,7 +171,6 @@ def test_positions_of_embeddings_are_those_of_queries_and_keys() -> None:
             None,
             {"queries": array(3, 8), "keys": array(2, 8), "tokens": ["a", "b", "c"]},
         ),
-        ("model 'identity' has no tokenizer, so it takes no text; send embeddings", "/text", None, {"text": "hello"}),
     ],
 )
 def test_what_does_not_fit_is_refused_naming_what_came_and_what_is_allowed(
