@@ -32,7 +32,18 @@ from service.express import Express
 from service.lifecycle import Lifecycle
 from service.middleware import Observed
 from service.rope_resolver import RopeResolver
-from service.routes import encodings, failures, health, metrics, openapi, positions, presets, problems, resolve
+from service.routes import (
+    encodings,
+    failures,
+    health,
+    metrics,
+    openapi,
+    playground,
+    positions,
+    presets,
+    problems,
+    resolve,
+)
 from service.routes import open_inference as v2
 from service.routes.attention import PATH, Attention
 from service.routes.open_inference_statistics import Counted, Observers, Statistics
@@ -97,6 +108,7 @@ def create_app(
         ),
         metrics.router(service.telemetry),
         openapi.router(app),
+        playground.router(),
     ]
     attention = Attention(service.scoring, service.lifecycle, settings)
     open_inference = v2.OpenInference(

@@ -80,7 +80,7 @@ class Application(FastAPI):
 
 
 def router(app: FastAPI) -> APIRouter:
-    """`/`, `/docs` and what that page loads."""
+    """`/docs` and what that page loads."""
     routes = APIRouter(include_in_schema=False)
     assets: dict[str, tuple[str, Callable[[], bytes]]] = {
         "swagger-ui-bundle.js": ("text/javascript", partial(_static, "swagger-ui-bundle.js")),
@@ -90,7 +90,6 @@ def router(app: FastAPI) -> APIRouter:
         "example.safetensors": (media.SAFETENSORS, samples.safetensors),
     }
 
-    @routes.get("/")
     @routes.get("/docs")
     async def docs(request: Request) -> HTMLResponse:
         root = request.scope.get("root_path", "")

@@ -14,6 +14,7 @@ FINITE = st.floats(-1e6, 1e6)
 def test_the_tables_are_what_their_script_writes() -> None:
     assert np.array_equal(VIRIDIS, make_colours.viridis())
     assert np.array_equal(SIGNED, make_colours.signed())
+    assert make_colours.PAGE.read_text() == make_colours.module()
 
 
 def test_zero_is_white_on_a_signed_scale_and_nothing_else_is() -> None:

@@ -1,0 +1,146 @@
+/** The bar at the top and the one over the panels: every setting but the encodings. */
+import { find, h, option } from "./dom.js";
+import { KINDS, MAPS } from "./scale.js";
+import { referenceOf, pictureOf } from "./picture.js";
+import { milliseconds, size } from "./timing.js";
+
+export function controls(store, act) {
+  input(store, act);
+  display(store, act);
+  chip(store);
+  find("run").addEventListener("click", () => act.run());
+  store.on(["busy"], ({ busy }) => {
+    document.body.classList.toggle("busy", busy);
+    find("run").textContent = busy ? "Stop" : "Run";
+  });
+}
+
+function input(store, act) {
+  const preset = find("preset");
+  const numbers = ["n", "d", "seed"].map((name) => [name, find(name)]);
+  preset.addEventListener("change", () => act.choosePreset(preset.value));
+  for (const [name, field] of numbers) {
+    field.addEventListener("change", () => act.change({ [name]: field.value === "" || !field.checkValidity() ? null : Number(field.value) }));
+  }
+  const heads = find("heads");
+  heads.addEventListener("change", () => act.change({ heads: heads.value === "" ? null : Number(heads.value) }));
+  for (const radio of document.querySelectorAll('input[name="mask"]')) {
+    radio.addEventListener("change", () => act.change({ causal: radio.value === "causal" }));
+  }
+  const model = find("model");
+  model.addEventListener("change", () => act.change({ model: model.value, heads: null }));
+  const text = find("text");
+  text.addEventListener("change", () => act.useText(text.value));
+  find("own").addEventListener("click", () => act.openOwn());
+
+  store.on(["settings", "presets", "models", "own", "run", "text"], ({ settings, presets, models, own, run, text: typed }) => {
+    const chosen = presets.find((one) => one.name === settings.preset);
+    const texts = Boolean(models.find((one) => one.name === settings.model)?.takes_text);
+    preset.replaceChildren(
+      ...(own ? [option("", "Your own data", true)] : []),
+      ...presets.map((one) => option(one.name, one.title, !own && one.name === settings.preset)),
+      ...(chosen || own || !presets.length ? [] : [option(settings.preset, settings.preset, true)]),
+    );
+    preset.title = own ? "" : (chosen?.description ?? "");
+    for (const [name, field] of numbers) {
+      const argument = own ? null : chosen?.arguments[name];
+      field.parentElement.hidden = !argument || texts;
+      if (argument) Object.assign(field, { min: argument.minimum, max: argument.maximum, placeholder: argument.default, title: argument.description, value: settings[name] ?? "" });
+    }
+    find("about-input").textContent = own ? ownWords(own, run) : texts ? "" : (chosen?.description ?? "");
+    find("about-input").title = find("about-input").textContent;
+    model.parentElement.hidden = models.length < 2;
+    model.replaceChildren(...models.map((one) => option(one.name, one.name, one.name === settings.model)));
+    text.parentElement.hidden = !texts;
+    if (document.activeElement !== text) text.value = typed ?? "";
+    const fixed = models.find((one) => one.name === settings.model)?.heads;
+    heads.disabled = Boolean(fixed);
+    const width = run && run.input.queries ? run.input.queries.shape[1] : 64;
+    const divisors = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32].filter((count) => width % count === 0);
+    const now = fixed ?? settings.heads ?? run?.heads ?? null;
+    heads.replaceChildren(...[...new Set([...divisors, ...(now ? [now] : [])])].sort((a, b) => a - b).map((count) => option(String(count), String(count), count === now)));
+    for (const radio of document.querySelectorAll('input[name="mask"]')) radio.checked = (radio.value === "causal") === settings.causal;
+  });
+}
+
+function ownWords(own, run) {
+  const [rows, width] = own.queries.shape;
+  const digest = run?.input === own && own.digest ? `, SHA-256 ${own.digest}` : "";
+  return `Your own data, ${rows} × ${width}${own.keys ? ` queries and ${own.keys.shape[0]} keys` : ""}${digest}. It is sent to this service only, and is never part of a link.`;
+}
+
+function display(store, act) {
+  const scale = find("scale");
+  const map = find("map");
+  const vmax = find("vmax");
+  const reference = find("reference");
+  const head = find("head");
+  const sort = find("sort");
+  for (const name of Object.keys(KINDS)) scale.append(option(name, KINDS[name].title));
+  for (const name of MAPS) map.append(option(name, name));
+  scale.addEventListener("change", () => act.show({ scale: scale.value, vmax: null }));
+  map.addEventListener("change", () => act.show({ map: map.value }));
+  vmax.addEventListener("change", () => act.show({ vmax: Number(vmax.value) > 0 ? Number(vmax.value) : null }));
+  reference.addEventListener("change", () => act.setReference(reference.value));
+  head.addEventListener("change", () => act.setHead(head.value === "mean" ? "mean" : Number(head.value)));
+  sort.addEventListener("change", () => store.set({ sort: sort.value }));
+  find("head-before").addEventListener("click", () => act.stepHead(-1));
+  find("head-after").addEventListener("click", () => act.stepHead(1));
+  find("pin").addEventListener("click", () => {
+    const { settings, picture } = store.state;
+    act.show({ vmax: settings.vmax === null && picture ? pinnable(picture) : null });
+  });
+  for (const radio of document.querySelectorAll('input[name="view"]')) radio.addEventListener("change", () => act.show({ view: radio.value, vmax: null }));
+
+  store.on(["settings", "run", "picture", "sort"], ({ settings, run, picture, sort: sorted }) => {
+    find("display").classList.toggle("idle", !run);
+    if (!run) return;
+    const current = picture ?? pictureOf(run, settings);
+    scale.value = settings.scale;
+    const scored = run.results.every((one) => one.scores);
+    for (const one of scale.options) {
+      one.disabled = (one.value === "logits" && !scored) || (settings.view === "diff" && !["shared", "logits"].includes(one.value));
+    }
+    find("about-scale").textContent = current.diff
+      ? `Each panel less ${current.reference}, on one scale for all: orange is more, blue is less. ${current.reference} itself is shown as it is.`
+      : `${KINDS[current.kind].title}: ${KINDS[current.kind].about}.${settings.scale === "logits" && !scored ? " Logits do not come with so large a run." : ""}`;
+    map.value = settings.map;
+    const value = pinnable(current);
+    vmax.disabled = value === null;
+    find("pin").disabled = value === null;
+    find("pin").setAttribute("aria-pressed", String(settings.vmax !== null));
+    vmax.value = value === null ? "" : String(value);
+    reference.replaceChildren(...settings.encodings.filter((name) => run.result(name)).map((name) => option(name, name, name === referenceOf(run, settings))));
+    head.replaceChildren(...Array.from({ length: run.heads }, (_, i) => option(String(i), `head ${i}`, i === settings.head)), ...(run.heads > 1 ? [option("mean", "mean", settings.head === "mean")] : []));
+    for (const radio of document.querySelectorAll('input[name="view"]')) radio.checked = radio.value === settings.view;
+    const metrics = Object.entries(run.results[0].summary ?? {}).filter(([, metric]) => metric?.mean).map(([name]) => name);
+    sort.parentElement.hidden = run.heads < 2 || !metrics.length;
+    sort.replaceChildren(option("", "their number", !sorted), ...metrics.map((name) => option(name, name.replaceAll("_", " "), name === sorted)));
+  });
+}
+
+/** The end of the scale, where it may be pinned. */
+function pinnable({ kind, diff, scales }) {
+  if (!diff && (kind === "row" || kind === "log")) return null;
+  const { high } = scales[0];
+  return kind === "lift" && !diff ? Math.round(2 ** high * 1000) / 1000 : Number(high.toPrecision(6));
+}
+
+function chip(store) {
+  const root = find("latency");
+  store.on(["run", "busy", "problem"], ({ run, busy, problem }) => {
+    root.dataset.state = problem ? "failed" : busy ? "busy" : "done";
+    if (busy) root.replaceChildren("asking…");
+    else if (problem && problem.status === 0) root.replaceChildren(problem.title === "No answer" ? "service unreachable" : "failed");
+    else if (problem) root.replaceChildren(`error ${problem.status}`);
+    else if (run) {
+      const { stages, bytes, requestId } = run.transfer;
+      const encode = (stages.postprocess ?? 0) + (stages.serialize ?? 0);
+      root.replaceChildren(
+        h("strong", { textContent: `server ${milliseconds(stages.total ?? 0)}` }),
+        h("span", { class: "stages", textContent: ` queue ${milliseconds(stages.queue ?? 0)}, compute ${milliseconds(stages.compute ?? 0)}, encode ${milliseconds(encode)} · ${size(bytes)}` }),
+      );
+      root.title = `request ${requestId}`;
+    }
+  });
+}

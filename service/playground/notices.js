@@ -1,0 +1,85 @@
+/** What went wrong, what was changed, and what a screen reader is told. */
+import { HOME } from "./api.js";
+import { find, h } from "./dom.js";
+import { rank, rowOf } from "./metrics.js";
+import { curl } from "./question.js";
+import { digits } from "./scale.js";
+
+const QUIET = 250; // milliseconds between two things said
+
+export function notices(store, act) {
+  failures(store, act);
+  const root = find("notes");
+  store.on(["notes", "run"], ({ notes, run }) => {
+    const all = [...notes];
+    for (const one of run?.results ?? []) {
+      if (one.nonfinite_cells) all.push(`${one.name} gave ${one.nonfinite_cells.toLocaleString("en")} numbers that are not finite. They are marked in magenta with a cross; everything else is as computed.`);
+    }
+    root.replaceChildren(...all.map((text) => h("p", { class: "notice", textContent: text })));
+    root.hidden = !all.length;
+  });
+}
+
+function failures(store, act) {
+  const root = find("problem");
+  let timer = 0;
+  store.on(["problem"], ({ problem, settings, own, text }) => {
+    clearInterval(timer);
+    root.hidden = !problem;
+    if (!problem) {
+      root.replaceChildren();
+      return;
+    }
+    const input = own ?? (text !== null ? { text } : null);
+    const command = curl(HOME, settings, input);
+    const wait = h("span", { class: "countdown", role: "timer" });
+    root.replaceChildren(
+      h("div", { class: "problem-head" }, h("strong", { textContent: problem.status ? `${problem.status} ${problem.title}` : problem.title }), wait,
+        h("button", { type: "button", class: "plain", textContent: "Try again", on: { click: () => act.run() } })),
+      h("p", { class: "detail", textContent: problem.detail }),
+      h("p", { class: "muted" }, ...[problem.pointer && `at ${problem.pointer}`, problem.requestId && `request ${problem.requestId}`].filter(Boolean).join(" · ")),
+      h("details", {}, h("summary", { textContent: "The same request from a command line" }), h("pre", { tabIndex: 0, textContent: command })),
+    );
+    if (problem.retryAfter) timer = countdown(wait, problem.retryAfter, () => act.run());
+  });
+}
+
+/** Tells the seconds that are left, then goes on. */
+function countdown(root, seconds, then) {
+  const until = Date.now() + 1000 * seconds;
+  const tell = () => {
+    const left = Math.ceil((until - Date.now()) / 1000);
+    root.textContent = left > 0 ? `trying again in ${left} s` : "trying again";
+    if (left > 0) return;
+    clearInterval(timer);
+    then();
+  };
+  const timer = setInterval(tell, 200);
+  tell();
+  return timer;
+}
+
+/** Says what stands in the cell, not more often than anyone can listen. */
+export function speaker(store) {
+  const root = find("live");
+  let timer = 0;
+  return () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => {
+      root.textContent = sentence(store.state);
+    }, QUIET);
+  };
+}
+
+function sentence({ run, settings, focus }) {
+  const { cell, head } = settings;
+  const name = focus ?? settings.encodings[0];
+  const result = run?.result(name);
+  if (!result || !cell) return "";
+  const called = (index, token) => `${index}${token ? ` '${token}'` : ""}`;
+  const where = `${name}: query ${called(cell.q, run.query(cell.q))}, key ${called(cell.k, run.key(cell.k))}`;
+  if (!run.mask.has(cell.q, cell.k)) return `${where}, masked`;
+  const row = rowOf(run.matrix(result, head), cell.q, run.keys);
+  if (!Number.isFinite(row[cell.k])) return `${where}, not a number`;
+  return `${where}, ${digits(Number(row[cell.k].toPrecision(3)))}, rank ${rank(row, cell.k, run.mask, cell.q)} of ${run.mask.counts[cell.q]}`;
+}

@@ -1,0 +1,111 @@
+"""A page under watch: what it loads, what it says on the console, and the colours on its canvases."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+from jaxtyping import UInt8
+from playwright.sync_api import Browser, Locator, Page, Route, expect
+
+TIMEOUT = 15_000.0
+
+
+def chromium() -> str:
+    """The browser's path. Without one the tests are skipped, or fail where CI is set."""
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None:
+        reason = "no chromium is installed (on Debian: apt-get install chromium)"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return found
+
+
+@dataclass
+class Watched:
+    """One page of a service at `address`. Requests to other hosts are blocked and counted."""
+
+    page: Page
+    address: str
+    foreign: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    """Paths and queries of the requests for attention."""
+
+    @classmethod
+    def new(cls, browser: Browser, address: str, **options: Any) -> Watched:
+        context = browser.new_context(viewport={"width": 1280, "height": 900}, **options)
+        context.set_default_timeout(TIMEOUT)
+        watched = cls(context.new_page(), address)
+        context.route("**/*", watched._route)
+        watched.page.on("console", lambda message: watched.said.append(f"{message.type}: {message.text}"))
+        watched.page.on("pageerror", lambda error: watched.said.append(f"error: {error}"))
+        return watched
+
+    def _route(self, route: Route) -> None:
+        url = route.request.url
+        if not url.startswith((self.address, "blob:" + self.address)):
+            self.foreign.append(url)
+            route.abort()
+            return
+        parts = urlsplit(url)
+        if parts.path == "/attention":
+            self.asked.append(f"{parts.path}?{parts.query}")
+        route.continue_()
+
+    def open(self, fragment: str = "") -> Watched:
+        """Goes there and waits until the panels are drawn."""
+        self.page.goto("about:blank")  # or a new fragment alone would not load the page anew
+        self.page.goto(f"{self.address}/{fragment}")
+        self.drawn()
+        return self
+
+    def drawn(self) -> None:
+        """Waits until the last run is answered and drawn."""
+        expect(self.page.locator("#latency")).to_have_attribute("data-state", "done", timeout=TIMEOUT)
+        self.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+    def panel(self, name: str) -> Locator:
+        return self.page.locator(f'.panel[data-name="{name}"]')
+
+    def map(self, name: str) -> Locator:
+        return self.panel(name).locator(".map")
+
+    def pixels(self, canvas: Locator) -> UInt8[np.ndarray, "height width 4"]:
+        numbers = canvas.evaluate(
+            """(canvas) => {
+              const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+              let text = "";
+              for (let i = 0; i < data.length; i += 8192) text += String.fromCharCode(...data.subarray(i, i + 8192));
+              return [canvas.width, canvas.height, btoa(text)];
+            }"""
+        )
+        import base64
+
+        width, height, text = numbers
+        return np.frombuffer(base64.b64decode(text), np.uint8).reshape(height, width, 4)
+
+    def cells(self, name: str) -> UInt8[np.ndarray, "height width 4"]:
+        return self.pixels(self.panel(name).locator("canvas.cells"))
+
+    def point(self, name: str, query: int, key: int, shape: tuple[int, int]) -> tuple[float, float]:
+        """The middle of a cell, in the viewport, of a matrix that is shown whole."""
+        self.map(name).scroll_into_view_if_needed()
+        box = self.map(name).bounding_box()
+        assert box is not None
+        queries, keys = shape
+        return box["x"] + (key + 0.5) * box["width"] / keys, box["y"] + (query + 0.5) * box["height"] / queries
+
+    def fragment(self) -> dict[str, str]:
+        """The settings in the address."""
+        text: str = self.page.evaluate("location.hash.slice(1)")
+        return dict(part.split("=", 1) for part in text.split("&") if part)
+
+    def close(self) -> None:
+        self.page.context.close()
