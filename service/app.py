@@ -28,7 +28,7 @@ from service.engine.gpu_policy import GpuPolicy
 from service.engine.policy import policy_for
 from service.engine.session import Sessions
 from service.errors import NotReady
-from service.express import Express
+from service.express.express import Express
 from service.lifecycle import Lifecycle
 from service.middleware import Observed
 from service.rope_resolver import RopeResolver

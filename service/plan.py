@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,7 +14,6 @@ from service.catalogue import Model
 from service.encoding import Encoding
 from service.engine.job import Job, JobResult
 from service.engine.pruning import whole
-from service.errors import ServiceError
 from service.instance import Instance
 from service.masks import Visible
 from service.padding import Padded
@@ -30,11 +29,14 @@ class Runs(Protocol):
     async def run(self, jobs: Sequence[Job], deadline: float | None = None) -> list[JobResult]: ...
 
 
-class RunsSoon(Protocol):
-    """What a request that waits for nothing needs of the engine."""
+class RunsAtOnce(Protocol):
+    """What requests that wait for nothing need of the engine."""
 
-    def run_soon(self, job: Job, deadline: float | None, done: Callable[[JobResult | ServiceError], None]) -> bool:
-        """Whether the job is run in this turn of the event loop; `done` is then called once."""
+    def room(self, job: Job) -> int:
+        """How many jobs like this one may share a run on the event loop; 0 where it is not the place for them."""
+
+    def run_at_once(self, job: Job, one: Job, count: int, *, full: bool) -> JobResult | None:
+        """The result of `job`, which is `count` jobs like `one` in one; None where it failed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,7 +11,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from service.errors import HeadTimeout, MalformedRequest, ServiceError
 from service.exchange import Exchange, new_id
-from service.express import Express
+from service.express.express import Express
 from service.telemetry import OTHER
 from service.wire import media, problem
 
@@ -28,6 +28,9 @@ class Protocol(HttpToolsProtocol):
     What comes between two requests is offered to `express` before it is read.
     """
 
+    partial_seconds = 1.0
+    """How long the rest of a request is waited for that `express` may answer."""
+
     def __init__(self, *arguments: Any, header_seconds: float, express: Express | None = None, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.header_seconds = header_seconds
@@ -37,6 +40,11 @@ class Protocol(HttpToolsProtocol):
         """Whether a request has begun and not ended."""
         self._held: bytearray | None = None
         """What came while an answer of `express` was on its way; None where none is."""
+        self._partial: bytearray | None = None
+        """What has come of a request that is offered to `express` once all of it is there."""
+        self._due = 0
+        """How many bytes that is."""
+        self._partial_timer: asyncio.TimerHandle | None = None
         self._active = 0.0
         """When `express` last answered."""
         self._closing = False
@@ -46,23 +54,53 @@ class Protocol(HttpToolsProtocol):
         self._begin_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._give_up()
         self._end_head()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self._held is not None:
             self._held += data
-            return
-        if self.express is None or self._inside or self._answering() or self.flow.write_paused:
+        elif self._partial is not None:
+            self._partial += data
+            if len(self._partial) >= self._due:
+                self._offer(self._end_partial())
+        elif self.express is None or self._inside or self._answering() or self.flow.write_paused:
             self._read(data)
-        elif not self.express.take(self, data):
-            self._read(data)
-            end = data.find(b"\r\n\r\n") + 4
-            if end > 4 and self._answering() and not self.pipeline and not self._inside:
-                self.express.learn(data[:end], self.scope)
+        else:
+            self._offer(data)
 
-    def _read(self, data: bytes) -> None:
-        super().data_received(data)
+    def _offer(self, data: bytes | bytearray) -> None:
+        """The beginning of a request, to `express`."""
+        assert self.express is not None
+        if self.express.take(self, data):
+            return
+        due = self.express.expects(data)
+        if due is not None and len(data) < due:
+            self._partial, self._due = bytearray(data), due
+            self._end_head()
+            # If it does not come it is read as far as it came, and waited for as every other.
+            self._partial_timer = self.loop.call_later(self.partial_seconds, self._give_up)
+            return
+        self._read(data)
+        end = data.find(b"\r\n\r\n") + 4
+        if end > 4 and self._answering() and not self.pipeline and not self._inside:
+            self.express.learn(bytes(data[:end]), self.scope)
+
+    def _end_partial(self) -> bytearray:
+        """Waits no longer for the rest of a request, and returns what there is of it."""
+        assert self._partial is not None
+        assert self._partial_timer is not None
+        self._partial_timer.cancel()
+        partial, self._partial, self._partial_timer = self._partial, None, None
+        return partial
+
+    def _give_up(self) -> None:
+        if self._partial is not None:
+            self._read(self._end_partial())
+
+    def _read(self, data: bytes | bytearray) -> None:
+        super().data_received(bytes(data))
         if not self._answering():  # this was a part of a head
             self._begin_head()
 
@@ -92,11 +130,19 @@ class Protocol(HttpToolsProtocol):
         self._end_head()
         self._held = bytearray()
 
+    @property
+    def gone(self) -> bool:
+        return self.transport.is_closing()
+
+    def decline(self, data: bytes | bytearray) -> None:
+        held, self._held = self._held, None
+        self._read(data + held if held else data)
+        if self._closing:
+            super().shutdown()
+
     def reply(self, pieces: list[Any], *, close: bool) -> None:
         held, self._held = self._held, None
         self.server_state.total_requests += 1
-        if self.transport.is_closing():
-            return
         self.transport.writelines(pieces)
         if close or self._closing:
             self.transport.close()
@@ -119,6 +165,7 @@ class Protocol(HttpToolsProtocol):
         self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
 
     def shutdown(self) -> None:
+        self._give_up()
         if self._held is not None:
             self._closing = True
         else:

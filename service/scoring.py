@@ -165,7 +165,7 @@ class Scoring:
         None for all others. Raises InvalidInput.
         """
         embeddings = input.embeddings
-        if embeddings is None or input.mask is not None or not _plain(input) or options.key_heads is not None:
+        if embeddings is None or not plain(input) or input.mask is not None or options.key_heads is not None:
             return None
         plan = self._plans.get((options, embeddings.shape))
         if plan is None or len(plan.parts) > 1 or plan.largest_job >= INLINE:
@@ -232,7 +232,7 @@ class Scoring:
     def _admit(self, input: AttentionInput, options: AttentionOptions) -> tuple[Plan, np.ndarray, np.ndarray]:
         """What is to be done with a request, and its queries and keys as the model takes them."""
         embeddings = input.embeddings
-        if embeddings is None or not _plain(input):
+        if embeddings is None or not plain(input):
             return self._plan(input, options)
         key = (options, embeddings.shape)
         plan = self._plans.get(key)
@@ -394,7 +394,7 @@ def _axes_text(shape: tuple[int, ...], layout: Layout) -> str:
     return f"[{', '.join(axes or ())}]"
 
 
-def _plain(input: AttentionInput) -> bool:
+def plain(input: AttentionInput) -> bool:
     """Whether nothing but the embeddings came, and perhaps a mask, on which no plan depends."""
     return (
         input.queries is None

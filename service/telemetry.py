@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -388,6 +388,42 @@ class Telemetry:
         for encoding in exchange.nonfinite:
             row[self._answered[encoding].nonfinite] += 1
 
+    def answered(
+        self,
+        like: Exchange,
+        seconds: Sequence[float],
+        stages: Iterable[Sequence[float] | float],
+        sent: Sequence[int],
+        nonfinite: int,
+    ) -> None:
+        """As many requests like this one were answered with 200 as there are numbers in `seconds`, so many each, of
+        which so many went into each of `Timings.STAGES`: a number for each of them, or one that is the same for all.
+        Of all, so many bytes were sent, and so many answers are not all finite.
+
+        That they had begun was not told.
+        """
+        row, count, tokens = self.board.row, len(seconds), like.tokens
+        columns = self._requested[like.endpoint, like.encoding]
+        row[columns.requests + self._statuses[200]] += count
+        first = columns.durations[(tokens > 0) + (tokens > 128) + (tokens > 512)]
+        _observe(row, first, SECONDS, seconds)
+        for first, spent in zip(columns.stages, stages, strict=True):
+            if isinstance(spent, float):
+                row[first + bisect_left(SECONDS, spent)] += count
+                row[first + _SECONDS_SUM] += count * spent
+            else:
+                _observe(row, first, SECONDS, spent)
+        received = columns.received[like.received_as]
+        row[received + bisect_left(BYTES, like.received)] += count
+        row[received + _BYTES_SUM] += count * like.received
+        _observe(row, columns.sent[like.sent_as], BYTES, sent)
+        for encoding in like.encodings:
+            answered, sequences = self._answered[encoding], count * like.sequences
+            row[answered.sequences] += sequences
+            row[answered.lengths + bisect_left(TOKENS, tokens)] += sequences
+            row[answered.lengths + _TOKENS_SUM] += sequences * tokens
+            row[answered.nonfinite] += nonfinite
+
     # What the engine tells. Requests it refuses or drops are counted where their answer is sent.
 
     def queued(self, graph: str, jobs: int) -> None: ...
@@ -503,6 +539,17 @@ class Telemetry:
 
 _SECONDS_SUM, _BYTES_SUM, _TOKENS_SUM = (len(limits) + 1 for limits in (SECONDS, BYTES, TOKENS))
 """How far the column of the sum is from the first."""
+
+
+def _observe(row: memoryview[float], first: int, limits: Sequence[float], values: Sequence[float]) -> None:
+    """Of values that mostly fall into one bucket."""
+    row[first + len(limits) + 1] += sum(values)
+    bucket = bisect_left(limits, max(values))
+    if bucket == bisect_left(limits, min(values)):
+        row[first + bucket] += len(values)
+        return
+    for value in values:
+        row[first + bisect_left(limits, value)] += 1
 
 
 class _Read(Collector):

@@ -60,9 +60,19 @@ class Compute:
             failure.__cause__ = error
             return [failure]
 
-    def _run(self, jobs: Sequence[Job], trigger: str) -> list[JobResult]:
-        first, provider = jobs[0], self._runner.provider
-        tell(self._observer.batch_started, first.graph.name, len(jobs), trigger)
+    def together(self, job: Job, count: int, trigger: str) -> JobResult | None:
+        """The whole result of a job that is `count` equal ones in one; None where the run raised."""
+        try:
+            (result,) = self._run([job], trigger, count)
+        except Exception as error:
+            logger.warning("a batch of %d jobs for %s failed: %s", count, job.graph.name, error)
+            return None
+        return result
+
+    def _run(self, jobs: Sequence[Job], trigger: str, count: int | None = None) -> list[JobResult]:
+        """`count`: how many they are, where that is not their number."""
+        first, provider, count = jobs[0], self._runner.provider, count or len(jobs)
+        tell(self._observer.batch_started, first.graph.name, count, trigger)
         try:
             began = self._clock()
             feeds = assemble(jobs, self._empty)
@@ -72,9 +82,9 @@ class Compute:
             finite = all(bool(np.isfinite(array).all()) for array in outputs.values())
             parts = cut(outputs, jobs)
         except BaseException:
-            tell(self._observer.batch_failed, first.graph.name, len(jobs), trigger)
+            tell(self._observer.batch_failed, first.graph.name, count, trigger)
             raise
-        tell(self._observer.batch_finished, first.graph.name, len(jobs), compute, provider, trigger)
+        tell(self._observer.batch_finished, first.graph.name, count, compute, provider, trigger)
         tell(self._observer.computed, first.graph.name, *_tokens(jobs))
         assembly = assembled - began
         return [
@@ -82,7 +92,7 @@ class Compute:
                 part,
                 batch_assembly=assembly,
                 compute=compute,
-                batch_jobs=len(jobs),
+                batch_jobs=count,
                 nonfinite=0 if finite else _nonfinite(part),
                 provider=provider,
             )

@@ -47,29 +47,11 @@ class Pending:
             self.future.set_exception(error)
 
 
-class Soon:
-    """One job that runs in this turn, and who is told of its result."""
-
-    __slots__ = ("done",)
-
-    def __init__(self, done: Callable[[JobResult | ServiceError], None]) -> None:
-        self.done = done
-
-    def settle(self, index: int, result: JobResult | ServiceError) -> None:
-        try:
-            self.done(result)
-        except Exception:
-            logger.exception("who waited for a result failed")
-
-    def fail(self, error: ServiceError) -> None:
-        self.settle(0, error)
-
-
 @dataclass(slots=True, eq=False)
 class Ticket(Entry):
     """A queued job that knows who waits for it."""
 
-    pending: Pending | Soon = field(kw_only=True)
+    pending: Pending = field(kw_only=True)
     index: int = field(kw_only=True)
 
 
@@ -107,7 +89,7 @@ class Engine:
         self._observer = observer or Unobserved()
         self._policy = policy or policy_for(runner.provider)
         limits = limits or Limits()
-        compute = Compute(runner, self._observer, clock)
+        compute = self._compute = Compute(runner, self._observer, clock)
         self._workers: Workers[Ticket] = Workers(Batches(self._policy, limits, count), compute, count, clock)
         self._inline: Inline[Ticket] = Inline(self._policy, limits, compute, clock, turn)
         self._clock = clock
@@ -272,18 +254,26 @@ class Engine:
             raise refusal
         return await self._submit(jobs, self._inline if small else self._workers, deadline)
 
-    def run_soon(self, job: Job, deadline: float | None, done: Callable[[JobResult | ServiceError], None]) -> bool:
-        """Whether this is small enough to be run at the end of this turn of the event loop, and there is room for it.
-        `done` is then called once, with what `run` would return or raise. `deadline` is as there.
+    def room(self, job: Job) -> int:
+        """How many jobs like this one may share a run on the event loop; 0 where it is too large for that, has to wait
+        for its session, or no work is taken.
         """
         if self._closed is not None or not self._policy.inline((job,)) or not self._runner.ready(job):
-            return False
-        try:
-            self._inline.put((Ticket(job, self._clock(), deadline, pending=Soon(done), index=0),))
-        except ServiceError:
-            return False
-        tell(self._observer.queued, job.graph.name, 1)
-        return True
+            return 0
+        share = self._policy.share(job)
+        return max(1, min(share.jobs, share.cells // job.cells))
+
+    def run_at_once(self, job: Job, one: Job, count: int, *, full: bool) -> JobResult | None:
+        """The result of `job`, run here and now: it is `count` jobs like `one`, at most as many as there is `room` for,
+        in one, and whoever asks cuts their parts. `full` says that there were more.
+
+        None where it failed: run one by one, each will show whether the fault was its own.
+        """
+        tell(self._observer.queued, job.graph.name, count)
+        result = self._compute.together(job, count, "full" if full else "idle")
+        if result is not None:
+            self._worked(one, job.cells, result)
+        return result
 
     async def _submit(
         self,
@@ -353,17 +343,23 @@ class Engine:
             ticket.pending.settle(ticket.index, result)
         worked = [result for result in done.results if isinstance(result, JobResult)]
         if worked:
-            self._failures = 0
             entries = done.batch.entries
             cells = sum(ticket.job.cells for ticket in entries)
-            seconds = worked[0].compute + worked[0].batch_assembly
-            self._workers.batches.throughput.record(cells, seconds)
-            if worked[0].batch_jobs == len(entries):  # else it failed, and its members were run again
-                self._policy.costs.record(entries[0].job, cells, seconds)
+            # Else it failed, and its members were run again.
+            whole = worked[0].batch_jobs == len(entries)
+            self._worked(entries[0].job if whole else None, cells, worked[0])
         elif done.results:
             self._failures += 1
             if self._failures >= self._failures_allowed and self._checking is None and self._suspended is None:
                 self._doubt()
+
+    def _worked(self, one: Job | None, cells: int, result: JobResult) -> None:
+        """A run of so many cells, of jobs like this one."""
+        self._failures = 0
+        seconds = result.compute + result.batch_assembly
+        self._workers.batches.throughput.record(cells, seconds)
+        if one is not None:
+            self._policy.costs.record(one, cells, seconds)
 
     def _doubt(self) -> None:
         assert self._loop is not None

@@ -15,7 +15,6 @@ from typing import Any
 from service.board import Board
 from service.engine.job import Job, JobResult
 from service.engine.observer import EngineObserver
-from service.errors import ServiceError
 from service.plan import Runs
 
 # The columns of a model: how many succeeded, and seconds of each part of that; how many failed, and how long they took.
@@ -82,13 +81,18 @@ class Statistics:
         row[first + FAIL] += seconds
         row[first + LAST] = round(self._wall_clock() * 1e3)
 
-    def ended(self, name: str, result: JobResult | ServiceError, spent: float) -> None:
-        """A job came back after so many seconds."""
-        if isinstance(result, ServiceError):
-            self.failed(name, spent)
-        else:
-            known = result.queue + result.batch_assembly + result.compute
-            self.succeeded(name, result, max(0.0, spent - known))
+    def answered(
+        self, name: str, count: int, queue: float, assembly: float, compute: float, handing_back: float
+    ) -> None:
+        """So many requests succeeded: seconds that they waited in all, those that their run took, and those in which
+        all of them were answered."""
+        row, first = self._board.row, self._of(name)
+        row[first] += count
+        row[first + QUEUE] += queue
+        row[first + INPUT] += count * assembly
+        row[first + INFER] += count * compute
+        row[first + OUTPUT] += handing_back
+        row[first + LAST] = round(self._wall_clock() * 1e3)
 
     def executed(self, name: str, jobs: int, assembly: float, compute: float) -> None:
         with self._lock:

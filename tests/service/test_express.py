@@ -7,6 +7,7 @@ import io
 import json
 import socket
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,9 +19,14 @@ from prometheus_client import generate_latest
 
 from service.app import Service, create_app
 from service.engine.session import Sessions
-from service.express import REMEMBERED, ROUTINES, Express
+from service.exchange import Exchange
+from service.express.express import Express
+from service.express.heads import PATIENCE, REMEMBERED, ROUTINES
+from service.express.spent import Spent
+from service.records import Timings
 from service.settings import Settings
 from service.wire import media
+from service.wire.answer import timings_text
 from tests.service import counts, samples
 from tests.service.process import Process, serving
 
@@ -34,7 +40,8 @@ class Connection:
 
     def __init__(self) -> None:
         self.written = b""
-        self.held = self.closed = False
+        self.held = self.closed = self.gone = False
+        self.declined: bytes | None = None
 
     def hold(self) -> None:
         self.held = True
@@ -42,6 +49,9 @@ class Connection:
     def reply(self, pieces: list[Any], *, close: bool) -> None:
         self.held, self.closed = False, close
         self.written += b"".join(map(bytes, pieces))
+
+    def decline(self, data: bytes | bytearray) -> None:
+        self.held, self.declined = False, bytes(data)
 
 
 def head(length: int, query: str = QUERY, accept: str = media.SAFETENSORS, kind: str = media.NPY, **more: str) -> bytes:
@@ -143,7 +153,7 @@ class Door:
         return messages[0]["status"], named, b"".join(bytes(one["body"]) for one in messages[1:])
 
     def short(self, *sent: bytes) -> list[tuple[int, dict[str, str], bytes]] | None:
-        """What is answered straight away, all in one turn; None where the first is not taken."""
+        """What is answered straight away, all in one turn; None where none is taken, or all are declined."""
         connections = [Connection() for _ in sent]
 
         async def main() -> bool:
@@ -153,7 +163,13 @@ class Door:
                 await asyncio.sleep(0)
             return taken[0]
 
-        return [parts(one.written) for one in connections] if self.runner.run(main()) else None
+        if not self.runner.run(main()):
+            return None
+        declined = [one.declined for one in connections]
+        if any(declined):
+            assert declined == list(sent)
+            return None
+        return [parts(one.written) for one in connections]
 
 
 @pytest.fixture(scope="module")
@@ -236,6 +252,117 @@ def test_a_body_of_another_format_is_taken(door: Door) -> None:
         )
 
 
+def test_json_is_answered_as_the_long_way_answers_it(door: Door) -> None:
+    def read(content: bytes) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(content)
+        assert list(document)[-1] == "timings"
+        timings = document.pop("timings")
+        assert list(timings)[-1] == "batch_jobs"
+        return document
+
+    for query in (QUERY, "encoding=t5&return=weights,scores,terms,output", "heads=2&rows=-1&return=weights", "top_k=2"):
+        for shape in ((9, 8), (2, 9, 8)):
+            for kind in (media.JSON, media.NPY):
+                sent = []
+                for seed in range(4):
+                    numbers = embeddings(*shape, seed=seed)
+                    text = json.dumps({"embeddings": numbers.astype(float).tolist()})
+                    body = text.encode().ljust(6000) if kind == media.JSON else samples.npy(numbers)
+                    sent.append(request(body, query, accept=media.JSON, kind=kind))
+                expected = [read(door.long(one)[2]) for one in sent]
+                for _ in range(2):
+                    alone = [door.short(one) for one in sent]
+                    assert [read((one or [(0, {}, b"")])[0][2]) for one in alone] == expected
+                together = door.short(*sent)
+                assert together is not None
+                for (_, headers, content), due in zip(together, expected, strict=True):
+                    assert headers["content-type"] == media.JSON
+                    found = read(content)
+                    for one, other in zip(found.pop("results"), due["results"], strict=True):
+                        for name in ("weights", "scores", "output"):
+                            if name in other:
+                                np.testing.assert_allclose(one.pop(name), other.pop(name), rtol=1e-5, atol=1e-5)
+                    due.pop("results")
+                    assert found == due
+
+
+@pytest.mark.parametrize("name", ["mask", "tokens", "positions"])
+def test_json_that_has_more_than_embeddings_goes_the_long_way(door: Door, name: str) -> None:
+    def body(more: Any) -> bytes:
+        return json.dumps({"embeddings": embeddings(3, 4).tolist(), **more}).encode().ljust(600)
+
+    more = {name: {"mask": [1, 1, 0], "tokens": ["a", "b", "c"], "positions": [0, 1, 5]}[name]}
+    sent = request(body({}), QUERY, accept=media.JSON, kind=media.JSON)
+    door.long(sent)
+    for _ in range(3):
+        assert door.short(sent) is not None
+        assert door.short(request(body(more), QUERY, accept=media.JSON, kind=media.JSON)) is None
+
+
+def test_what_has_a_template_says_where_its_time_went_as_everything_else_does() -> None:
+    decode, queue, assembly, compute, serialize = 0.001234, 0.00005, 2e-7, 0.0123, 0.000009
+    timings = Timings(decode, queue, assembly, compute, 0.0, serialize, 7)
+    spent = Spent(assembly, compute, 7)
+    assert spent.text(decode, queue) == timings_text(timings)
+    exchange = Exchange("id", "/attention", began=time.perf_counter() - 5, timings=timings)
+    told, total = exchange.server_timing.rsplit("=", 1)
+    assert spent.header(decode, queue, serialize, float(total) / 1e3) == f"{told}={total}"
+
+
+def test_a_client_that_has_left_is_counted_and_not_computed(door: Door) -> None:
+    def read() -> dict[counts.Key, float]:
+        return counts.parse(generate_latest(door.service.telemetry.registry).decode())
+
+    sent = request(GOOD, "encoding=kerple")
+    door.long(sent)
+    assert door.short(sent) is not None
+    before = read()
+    here, gone = Connection(), Connection()
+
+    async def main() -> None:
+        assert door.express.take(here, sent)
+        assert door.express.take(gone, sent)
+        gone.gone = True
+        await asyncio.sleep(0)
+
+    door.runner.run(main())
+    assert gone.written == b""
+    assert parts(here.written)[0] == 200
+    after = read()
+    changes = counts.changes(before, after, "attention_requests_total")
+    assert changes == {("kerple", "/attention", "200"): 1, ("kerple", "/attention", "499"): 1}
+    assert counts.changes(before, after, "attention_batch_requests_sum") == {("kerple",): 1}
+    assert door.service.lifecycle.inflight == 0
+
+
+def test_one_wrong_request_among_many_goes_the_long_way_alone(door: Door) -> None:
+    door.long(request(GOOD))
+    assert door.short(request(GOOD)) is not None
+    connections = [Connection() for _ in range(5)]
+    bodies = [samples.npy(NAN) if i == 2 else GOOD for i in range(5)]
+
+    async def main() -> None:
+        for one, body in zip(connections, bodies, strict=True):
+            assert door.express.take(one, request(body))
+        await asyncio.sleep(0)
+
+    door.runner.run(main())
+    assert connections[2].declined == request(bodies[2])
+    assert [parts(one.written)[0] for i, one in enumerate(connections) if i != 2] == [200] * 4
+
+
+def test_a_head_of_which_nothing_can_be_taken_is_looked_at_seldom(door: Door) -> None:
+    sent = request(GOOD, "return=weights&arrays=base64", accept=media.JSON)
+    door.long(sent)
+    for _ in range(PATIENCE + 1):
+        assert door.short(sent) is None
+    (head,) = (one for one in door.express.heads._heads.values() if b"arrays=base64&" in one.said[0] + b"&")
+    assert head.hopeless
+    refused = head.refused
+    assert door.short(sent) is None
+    assert head.refused == refused  # it was not even looked at
+
+
 NAN = embeddings(9, 8)
 NAN[3, 4] = np.nan
 GOOD = samples.npy(embeddings(9, 8))
@@ -300,13 +427,14 @@ def test_what_has_not_come_in_full_goes_the_long_way(door: Door, cut: int) -> No
 
 
 def test_other_paths_methods_and_answers_are_not_taken(door: Door) -> None:
-    door.long(request(GOOD, accept=media.JSON))
-    assert door.short(request(GOOD, accept=media.JSON)) is None
+    for query, accept in ((QUERY, media.PNG), (f"{QUERY}&arrays=base64", media.JSON)):
+        door.long(request(GOOD, query, accept=accept))
+        assert door.short(request(GOOD, query, accept=accept)) is None
     scope = {"path": "/models", "method": "POST", "http_version": "1.1", "headers": [], "query_string": b""}
-    before = len(door.express._heads)
+    before = len(door.express.heads)
     for change in ({}, {"path": "/attention", "method": "GET"}, {"path": "/attention", "http_version": "1.0"}):
         door.express.learn(b"x", {**scope, **change})
-    assert len(door.express._heads) == before
+    assert len(door.express.heads) == before
 
 
 def test_what_is_remembered_is_bounded(door: Door) -> None:
@@ -314,12 +442,12 @@ def test_what_is_remembered_is_bounded(door: Door) -> None:
     for i in range(3 * REMEMBERED):
         scope = {"path": "/attention", "method": "POST", "http_version": "1.1", "query_string": b""}
         door.express.learn(f"{i}".encode(), {**scope, "headers": [(b"content-length", b"5")]})
-        assert len(door.express._heads) <= REMEMBERED
+        assert len(door.express.heads) <= REMEMBERED
     for tokens in range(1, ROUTINES + 50):
         sent = request(samples.npy(embeddings(tokens, 2)), "return=weights&encoding=none")
         door.long(sent)
         door.short(sent)
-    assert sum(len(one.routines) for one in door.express._heads.values()) <= ROUTINES
+    assert sum(len(one.routines) for one in door.express.heads._heads.values()) <= ROUTINES
 
 
 def test_it_is_counted_like_every_other(door: Door) -> None:
@@ -376,7 +504,8 @@ def test_a_model_that_fails_is_told_as_a_problem(failing: tuple[Door, Failing]) 
         sessions.failure = None
         assert (door.short(request(GOOD)) or [(0, {}, b"")])[0][0] == 200
         sessions.failure = RuntimeError("no kernel")
-        ((status, headers, content),) = door.short(request(GOOD)) or [(0, {}, b"")]
+        assert door.short(request(GOOD), request(GOOD)) is None
+        status, headers, content = door.long(request(GOOD))
         assert status == 500
         assert headers["content-type"] == media.PROBLEM
         problem = json.loads(content)
@@ -488,3 +617,31 @@ def test_a_client_that_leaves_with_its_request_disturbs_nobody(service: Process)
     with socket.create_connection(("127.0.0.1", service.port), timeout=20) as connection:
         connection.sendall(request(GOOD))
         assert receive(connection, 1)[0][0] == 200
+
+
+def test_the_rest_of_a_known_request_may_come_late_or_never(service: Process) -> None:
+    sent = request(GOOD)
+    with socket.create_connection(("127.0.0.1", service.port), timeout=20) as connection:
+        connection.sendall(sent)
+        receive(connection, 1)
+        for pause in (0.05, 1.3):  # before and after the server reads what there is
+            connection.sendall(sent[:-40])
+            time.sleep(pause)
+            connection.sendall(sent[-40:])
+            assert receive(connection, 1)[0][0] == 200
+
+    def read() -> dict[counts.Key, float]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{service.port}/metrics", timeout=20) as answer:
+            return counts.parse(answer.read().decode())
+
+    before = read()
+    with socket.create_connection(("127.0.0.1", service.port), timeout=20) as connection:
+        connection.sendall(sent[:-40])
+        time.sleep(0.05)
+    left: dict[tuple[str, ...], int] = {}
+    for _ in range(100):
+        left = counts.changes(before, read(), "attention_requests_total")
+        if any("499" in labels for labels in left):
+            break
+        time.sleep(0.05)
+    assert {labels: count for labels, count in left.items() if "499" in labels} == {("rope", "/attention", "499"): 1}

@@ -1,0 +1,296 @@
+"""Takes requests, runs what came in one turn of the event loop together, and answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from service.engine.job import Job, JobResult
+from service.errors import ClientClosedRequest, ServiceError
+from service.exchange import Exchange, new_id
+from service.express.connection import Connection
+from service.express.heads import LONGEST, Head, Heads
+from service.express.routine import Routine, Waiting
+from service.express.spent import Spent
+from service.express.template import learn
+from service.lifecycle import Lifecycle
+from service.plan import RunsAtOnce
+from service.records import Timings
+from service.routes.attention import PATH, Asked, Attention
+from service.routes.open_inference_statistics import Statistics
+from service.scoring import plain
+from service.settings import Settings
+from service.telemetry import Telemetry
+from service.wire import body, media, npy
+
+logger = logging.getLogger(__name__)
+
+TURN = 5e-4
+"""Seconds of runs and answers after which the event loop does something else."""
+MOST_NUMBERS = 1 << 15
+"""Of an answer in lists: about 0.6 ms, and nobody else gets a turn."""
+
+
+class Express:
+    """Belongs to one event loop."""
+
+    def __init__(
+        self,
+        attention: Attention,
+        engine: RunsAtOnce,
+        lifecycle: Lifecycle,
+        telemetry: Telemetry,
+        statistics: Statistics,
+        settings: Settings,
+    ) -> None:
+        self.attention = attention
+        self.scoring = attention.scoring
+        self.engine = engine
+        self.lifecycle = lifecycle
+        self.telemetry = telemetry
+        self.statistics = statistics
+        self.settings = settings
+        self.heads = Heads()
+        self._due: deque[Routine] = deque()
+        """Those that somebody waits for."""
+        self._waiting = 0
+        self._scheduled = False
+
+    def learn(self, head: bytes, scope: Mapping[str, Any]) -> None:
+        """Remembers the head of a request, as the server has read it."""
+        self.heads.learn(head, scope)
+
+    def expects(self, data: bytes | bytearray) -> int | None:
+        """How many bytes the request has of which these are the first, if its head is known and worth waiting for."""
+        end = data.find(b"\r\n\r\n", 0, LONGEST) + 4
+        head = self.heads.get(bytes(data[:end]))
+        return None if head is None or head.hopeless else end + head.length
+
+    def take(self, connection: Connection, data: bytes | bytearray) -> bool:
+        """Whether this, the next that came over a connection, is answered here."""
+        began = time.perf_counter()
+        end = data.find(b"\r\n\r\n", 0, LONGEST) + 4
+        head = self.heads.get(bytes(data[:end]))
+        if head is None or len(data) - end != head.length or head.hopeless or self.lifecycle.draining:
+            return False
+        found = self._find(head, data, end) if self._waiting < self.settings.queue_jobs else None
+        if found is None:
+            head.refused += 1
+            return False
+        head.refused = 0
+        routine, start, numbers = found
+        if not routine.waiting:
+            self._due.append(routine)
+        routine.waiting.append(Waiting(connection, data, start, numbers, began, time.perf_counter()))
+        self._waiting += 1
+        connection.hold()
+        self.lifecycle.inflight += 1
+        # What else came in this turn is read first.
+        if not self._scheduled:
+            self._schedule()
+        return True
+
+    def _schedule(self) -> None:
+        self._scheduled = True
+        asyncio.get_running_loop().call_soon(self._run)
+
+    def _find(self, head: Head, data: bytes | bytearray, end: int) -> tuple[Routine, int, np.ndarray | None] | None:
+        """The routine of a request, and where its numbers are."""
+        asked = head.asked = head.asked or self.attention.known(head.said)
+        if asked is None:
+            return None
+        start = end
+        if asked.kind == media.NPY and head.length > 10:
+            start = end + 10 + data[end + 8] + 256 * data[end + 9]
+            routine = head.routines.get(bytes(data[end:start]))
+            if routine is not None:
+                return routine, start, None
+        content = bytes(data[end:])
+        try:
+            input = body.decode(asked.kind, content, self.settings.max_body_bytes)
+            embeddings = input.embeddings
+            if embeddings is None or input.mask is not None or not plain(input):
+                return None
+            routine = head.routines.get(embeddings.shape)
+            if routine is None:
+                found = self.scoring.at_once(input, asked.query.options)
+                if found is None or not self._suits(asked, found[1]):
+                    return None
+                routine = Routine.of(asked, head.length, *found)
+                raw = asked.kind == media.NPY and npy.layout(content) == (embeddings.shape, start - end)
+                self.heads.put(head, bytes(data[end:start]) if raw else embeddings.shape, routine)
+                if raw:
+                    return routine, start, None
+        except ServiceError:
+            return None
+        return routine, start, np.ascontiguousarray(embeddings, dtype=np.float32)
+
+    def _suits(self, asked: Asked, job: Job) -> bool:
+        """Whether such answers can be written here, and such jobs run."""
+        if asked.accepted not in media.BINARY:
+            lists = asked.accepted == media.JSON and asked.query.arrays == "lists"
+            if not lists or job.cells > min(MOST_NUMBERS, self.settings.json_cells):
+                return False
+        return self.engine.room(job) > 0
+
+    def _run(self) -> None:
+        self._scheduled = False
+        end = time.perf_counter() + TURN
+        while self._due:
+            routine = self._due[0]
+            room = self.engine.room(routine.job)
+            waiting = routine.waiting
+            requests, routine.waiting = (waiting[:room], waiting[room:]) if room else (waiting, [])
+            if not routine.waiting:
+                self._due.popleft()
+            self._waiting -= len(requests)
+            self.lifecycle.inflight -= len(requests)
+            try:
+                declined = self._answer(routine, requests, full=bool(routine.waiting)) if room else requests
+            except Exception:
+                declined = [one for one in requests if not one.answered]
+                logger.exception("%d requests failed, and are read again", len(declined))
+            for one in declined:
+                one.connection.decline(one.data)
+            if self._due and time.perf_counter() > end:
+                self._schedule()
+                return
+
+    def _answer(self, routine: Routine, requests: Sequence[Waiting], *, full: bool) -> Sequence[Waiting]:
+        """Runs and answers these, but for those that it returns."""
+        requests = self._staying(routine, requests)
+        tables = self.scoring.tables.get(routine.plan.parts[0].computed)
+        if tables is None or not requests:
+            return requests
+        began = time.perf_counter()
+        numbers = routine.numbers(requests)
+        assembled = time.perf_counter()
+        if not _finite(numbers):
+            alone = [_finite(routine.numbers([one])) for one in requests]
+            good = [one for one, finite in zip(requests, alone, strict=True) if finite]
+            bad = [one for one, finite in zip(requests, alone, strict=True) if not finite]
+            if bad:
+                return [*bad, *(self._answer(routine, good, full=full) if good else ())]
+        job = routine.together(numbers, tables)
+        checked = time.perf_counter()
+        found = self.engine.run_at_once(job, routine.job, len(requests), full=full)
+        if found is None:
+            return requests
+        spent = Spent(assembled - began, found.compute, len(requests))
+        self._reply(routine, requests, found, spent, began, checked - assembled)
+        return ()
+
+    def _reply(
+        self,
+        routine: Routine,
+        requests: Sequence[Waiting],
+        found: JobResult,
+        spent: Spent,
+        began: float,
+        checking: float,
+    ) -> None:
+        computed, closing = time.perf_counter(), self.lifecycle.draining
+        rows, single = routine.plan.layout.query_shape[0], routine.plan.layout.batch is None
+        asked, nonfinite = routine.asked, 0
+        lines = b"%bcontent-type: %b\r\nvary: Accept\r\ncache-control: no-store\r\n%bcontent-length: " % (
+            requests[0].connection.first_lines,
+            asked.accepted.encode(),
+            b"connection: close\r\n" if closing else b"",
+        )
+        arrays = [found.outputs[name] for name in _order(found.outputs)]
+        template = None if found.nonfinite else routine.template
+        for i, one in enumerate(requests):
+            decode, queue = one.queued - one.began + checking, began - one.queued
+            if template is not None:
+                cut = [array[i] if single else array[i * rows : (i + 1) * rows] for array in arrays]
+                pieces = template.pieces(spent.text(decode, queue), cut)
+            else:
+                part = _part(found, slice(i * rows, (i + 1) * rows))
+                nonfinite += part.nonfinite > 0
+                pieces = self._write(routine, part, spent.timings(decode, queue))
+            now = time.perf_counter()
+            serialize, total = now - computed, now - one.began
+            size = sum(map(len, pieces))
+            head = (
+                f"{size}\r\nx-request-id: {new_id()}\r\n"
+                f"server-timing: {spent.header(decode, queue, serialize, total)}\r\n\r\n"
+            )
+            pieces[0] = b"%b%b%b" % (lines, head.encode(), pieces[0])
+            one.answered = True
+            one.connection.reply(pieces, close=closing)
+            spent.ended(decode, queue, serialize, total, size)
+        self.telemetry.answered(self._like(routine), spent.total, spent.stages, spent.sent, nonfinite)
+        self.statistics.answered(
+            routine.job.graph.name,
+            len(requests),
+            sum(spent.queue),
+            spent.batch_assembly,
+            spent.compute,
+            sum(spent.serialize),
+        )
+
+    def _write(self, routine: Routine, found: JobResult, timings: Timings) -> list[Any]:
+        """An answer without a template, and the template of those to come."""
+        asked = routine.asked
+        result = self.scoring.answered_at_once(routine.plan, found, routine.job.visible, asked.query.options, timings)
+        pieces = list(body.encode(asked.accepted, result, asked.query.dtype, asked.query.arrays))
+        if routine.template is None:
+            routine.template = learn(result, asked)
+        return pieces
+
+    @staticmethod
+    def _like(routine: Routine) -> Exchange:
+        """What the metrics are told of each of its requests."""
+        asked, label, keys = routine.asked, routine.asked.label, routine.job.keys
+        return Exchange(
+            "",
+            PATH,
+            encoding=label,
+            tokens=keys.shape[1],
+            sequences=len(keys),
+            encodings=(label,),
+            received=routine.length,
+            received_as=media.FORMATS[asked.kind],
+            sent_as=media.FORMATS[asked.accepted],
+        )
+
+    def _staying(self, routine: Routine, requests: Sequence[Waiting]) -> Sequence[Waiting]:
+        """Without those whose clients have left, who are counted."""
+        left = [one for one in requests if one.connection.gone]
+        if not left:
+            return requests
+        for one in left:
+            exchange = self._like(routine)
+            exchange.fails(ClientClosedRequest.status, ClientClosedRequest.reason)
+            self.telemetry.began(PATH)
+            self.telemetry.finished(exchange, time.perf_counter() - one.began)
+        return [one for one in requests if not one.connection.gone]
+
+
+def _part(found: JobResult, cut: slice) -> JobResult:
+    outputs = {name: array[cut] for name, array in found.outputs.items()}
+    nonfinite = 0
+    if found.nonfinite:
+        nonfinite = sum(array.size - int(np.count_nonzero(np.isfinite(array))) for array in outputs.values())
+    return replace(found, outputs=outputs, nonfinite=nonfinite)
+
+
+def _order(outputs: Mapping[str, np.ndarray]) -> list[str]:
+    """As in an answer."""
+    names = ("weights", "scores", *(name for name in outputs if name.startswith("term.")), "output")
+    return [name for name in names if name in outputs]
+
+
+def _finite(numbers: np.ndarray) -> bool:
+    """As quick as one look at each number can be: whatever is not finite makes the sum of squares so."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        square = numbers.dot(numbers)
+    return math.isfinite(square) or bool(np.isfinite(numbers).all())
