@@ -38,13 +38,20 @@ class Runner(Protocol):
 
 
 class Compute:
-    """Runs batches and times them; `clock` counts seconds."""
+    """Runs batches and times them; `clock` counts seconds, `work_clock` those in which the calling thread works."""
 
-    def __init__(self, runner: Runner, observer: EngineObserver, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        observer: EngineObserver,
+        clock: Callable[[], float],
+        work_clock: Callable[[], float] | None = None,
+    ) -> None:
         self._runner = runner
         self._empty: Empty = getattr(runner, "empty", np.empty)
         self._observer = observer
         self._clock = clock
+        self._work_clock = work_clock or clock
 
     def __call__(self, jobs: Sequence[Job], trigger: str) -> list[JobResult | ModelFailed]:
         """A result for each job. A batch that raises is run again member by member, so that only the culprit fails."""
@@ -74,11 +81,11 @@ class Compute:
         first, provider, count = jobs[0], self._runner.provider, count or len(jobs)
         tell(self._observer.batch_started, first.graph.name, count, trigger)
         try:
-            began = self._clock()
+            working, began = self._work_clock(), self._clock()
             feeds = assemble(jobs, self._empty)
             assembled = self._clock()
             outputs = self._runner.run(first.graph, first.outputs, first.masked, feeds, first.switches)
-            compute = self._clock() - assembled
+            compute, work = self._clock() - assembled, self._work_clock() - working
             finite = all(bool(np.isfinite(array).all()) for array in outputs.values())
             parts = cut(outputs, jobs)
         except BaseException:
@@ -92,6 +99,7 @@ class Compute:
                 part,
                 batch_assembly=assembly,
                 compute=compute,
+                work=work,
                 batch_jobs=count,
                 nonfinite=0 if finite else _nonfinite(part),
                 provider=provider,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from service.engine.batches import Batches, Entry, Limits
 from service.engine.compute import Compute, Runner
-from service.engine.device import CUDA, usable_cores
+from service.engine.device import CPU, CUDA, usable_cores
 from service.engine.inline import Inline
 from service.engine.job import Job, JobResult
 from service.engine.observer import EngineObserver, Unobserved, tell
@@ -71,6 +71,7 @@ class Engine:
         workers: int | None = None,
         observer: EngineObserver | None = None,
         clock: Callable[[], float] = time.monotonic,
+        work_clock: Callable[[], float] | None = None,
         failures_allowed: int = 5,
         recheck: float = 5.0,
         stall: float = 120.0,
@@ -81,15 +82,18 @@ class Engine:
 
         After `failures_allowed` batches in a row that failed wholly, a job known to work (from `warm_up`) tells a
         broken device from bad requests; a broken one is asked again every `recheck` seconds. A run of more than
-        `stall` seconds also makes the engine not ready. `clock` counts seconds. After `turn` seconds of small runs the
-        event loop does something else.
+        `stall` seconds also makes the engine not ready. `clock` counts seconds; `work_clock` those
+        that a run costs, by default the processor's for the thread where that computes. After `turn` seconds of small
+        runs the event loop does something else.
         """
         count = workers or (1 if runner.provider == CUDA else usable_cores())
         self._runner = runner
         self._observer = observer or Unobserved()
         self._policy = policy or policy_for(runner.provider)
         limits = limits or Limits()
-        compute = self._compute = Compute(runner, self._observer, clock)
+        if work_clock is None:
+            work_clock = time.thread_time if runner.provider == CPU else clock
+        compute = self._compute = Compute(runner, self._observer, clock, work_clock)
         self._workers: Workers[Ticket] = Workers(Batches(self._policy, limits, count), compute, count, clock)
         self._inline: Inline[Ticket] = Inline(self._policy, limits, compute, clock, turn)
         self._clock = clock
@@ -199,7 +203,7 @@ class Engine:
         for _ in range(repetitions):
             for i, job in enumerate(jobs):
                 result = await self._warm(job)
-                least[i] = min(least[i], result.batch_assembly + result.compute)
+                least[i] = min(least[i], result.work)
         self._policy.costs.fit(jobs, least)
         logger.debug("a run costs %s", self._policy.costs.rates)
 
@@ -359,7 +363,7 @@ class Engine:
         seconds = result.compute + result.batch_assembly
         self._workers.batches.throughput.record(cells, seconds)
         if one is not None:
-            self._policy.costs.record(one, cells, seconds)
+            self._policy.costs.record(one, cells, result.work)
 
     def _doubt(self) -> None:
         assert self._loop is not None

@@ -102,6 +102,9 @@ class JobResult:
     queue: float = 0.0
     batch_assembly: float = 0.0
     compute: float = 0.0
+    work: float = 0.0
+    """Seconds of the whole batch as the cost model counts them: of the processor, where that computes, for they do not
+    depend on who else wants it."""
     batch_jobs: int = 1
     nonfinite: int = 0
     """Numbers among the outputs that are NaN or infinite."""

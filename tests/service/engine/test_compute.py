@@ -15,8 +15,8 @@ from tests.service.engine.fakes import Broken, FakeRunner, Observer, job, marks
 
 
 def compute(runner: FakeRunner, observer: Observer | None = None) -> Compute:
-    ticks = itertools.count()
-    return Compute(runner, observer or Observer(), lambda: float(next(ticks)))
+    ticks, tens = itertools.count(), itertools.count(step=10)
+    return Compute(runner, observer or Observer(), lambda: float(next(ticks)), lambda: float(next(tens)))
 
 
 def test_times_and_sizes_are_those_of_the_batch() -> None:
@@ -24,6 +24,7 @@ def test_times_and_sizes_are_those_of_the_batch() -> None:
     for result in (first, second):
         assert isinstance(result, JobResult)
         assert (result.batch_assembly, result.compute, result.batch_jobs) == (1.0, 1.0, 2)
+        assert result.work == 10.0
         assert result.provider == "CPUExecutionProvider"
 
 

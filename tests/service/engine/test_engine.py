@@ -325,7 +325,7 @@ def test_a_calibration_measures_what_runs_cost_here() -> None:
     async def main() -> None:
         runner = Threads(built=True, seconds=0.02)
         policy = CpuPolicy()
-        async with running(runner, clock=runner.clock, policy=policy) as engine:
+        async with running(runner, clock=runner.clock, work_clock=runner.clock, policy=policy) as engine:
             await engine.calibrate([job(tokens=tokens) for tokens in (1, 2, 4, 8)])
             assert len(runner.runs) == 4 * 4
             assert policy.costs.seconds(job(tokens=3)) == pytest.approx(0.02)
