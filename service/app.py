@@ -29,6 +29,7 @@ from service.engine.policy import policy_for
 from service.engine.session import Sessions
 from service.errors import NotReady
 from service.express.express import Express
+from service.large import Bounds
 from service.lifecycle import Lifecycle
 from service.middleware import Observed
 from service.rope_resolver import RopeResolver
@@ -172,10 +173,20 @@ def _assemble(settings: Settings, sessions: Sessions, registry: CollectorRegistr
         TableCache(sessions, settings.table_cache_bytes // board.processes),
         RequestLimits(cells=settings.request_cells),
         padding=policy if isinstance(policy, GpuPolicy) else None,
+        large=Bounds(settings.request_cells, settings.queue_cells, at_once=max(2, engine.workers)),
+        give_back=sessions.give_back,
     )
     lifecycle = Lifecycle(lambda: engine.health if catalogue.models else "no exported models were found")
     telemetry.describe(version=__version__, onnxruntime=onnxruntime.__version__, device=device_name(sessions.provider))
-    telemetry.watch(queues=engine.queues, ready=lambda: lifecycle.ready)
+
+    def queues() -> dict[str, tuple[int, float]]:
+        found = engine.queues()
+        for name, (jobs, seconds) in scoring.large.waiting().items():
+            others, longest = found.get(name, (0, 0.0))
+            found[name] = others + jobs, max(longest, seconds)
+        return found
+
+    telemetry.watch(queues=queues, ready=lambda: lifecycle.ready)
     telemetry.loaded(time.perf_counter() - began)
     return Service(settings, catalogue, sessions, engine, scoring, lifecycle, telemetry, statistics)
 

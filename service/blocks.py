@@ -53,29 +53,32 @@ def _rows(array: np.ndarray, axes: Sequence[int | str], queries: slice) -> np.nd
 
 
 class Assembly:
-    """One encoding's answer, put together from its blocks. `empty` makes its arrays."""
+    """One encoding's answer, put together from its blocks, by several threads. `empty` makes its arrays."""
 
     def __init__(self, batch: int, queries: int, empty: Callable[[tuple[int, ...], DType], np.ndarray]) -> None:
         self._batch = batch
         self._queries = queries
         self._empty = empty
         self._whole = Picked({})
+        self._lock = threading.Lock()
 
     def place(self, block: Block, part: Picked) -> None:
         """Copies what belongs to a block to its place."""
-        whole = self._whole
-        if not whole.outputs:
-            whole.outputs = {name: self._like(array, _axis(name)) for name, array in part.outputs.items()}
-            whole.keys = None if part.keys is None else self._like(part.keys, 2)
+        with self._lock:
+            whole = self._whole
+            if not whole.outputs:
+                whole.outputs = {name: self._like(array, _axis(name)) for name, array in part.outputs.items()}
+                whole.keys = None if part.keys is None else self._like(part.keys, 2)
+            whole.nonfinite += part.nonfinite
         for name, array in part.outputs.items():
             _put(whole.outputs[name], block, _axis(name), array)
         if whole.keys is not None and part.keys is not None:
             _put(whole.keys, block, 2, part.keys)
-        whole.nonfinite += part.nonfinite
 
     def done(self) -> Picked:
         """The whole, which is then the caller's."""
-        whole, self._whole = self._whole, Picked({})
+        with self._lock:
+            whole, self._whole = self._whole, Picked({})
         return whole
 
     def _like(self, array: np.ndarray, axis: int) -> np.ndarray:
@@ -94,7 +97,8 @@ def _put(whole: np.ndarray, block: Block, axis: int, part: np.ndarray) -> None:
 
 
 class Room:
-    """Memory for large answers, from their computation to the last byte handed over: first come, first served.
+    """Memory for large answers, from their computation to the last byte handed over, or the turns of large requests:
+    first come, first served.
 
     Belongs to one event loop.
     """
@@ -121,7 +125,7 @@ class Room:
             elif not mine[1].cancelled():
                 self.release(numbers)  # the turn came in the same moment
             if isinstance(error, TimeoutError):
-                raise DeadlineExceeded("other large answers filled the memory until the deadline of this one") from None
+                raise DeadlineExceeded("other large requests kept this one waiting until its deadline") from None
             raise
         return Lease(self, numbers, loop)
 

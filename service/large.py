@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Bool
 
-from service.blocks import Assembly, Block, Room, blocks, cut
+from service.blocks import Assembly, Block, Lease, Room, blocks, cut
+from service.engine.batches import Throughput
 from service.engine.job import Job, JobResult, Tables
 from service.engine.pruning import whole
+from service.errors import Overloaded
 from service.masks import Visible, causal_mask, combine, read_mask
 from service.plan import Part, Picked, Plan, Runs
 from service.positions import Positions
@@ -31,6 +34,20 @@ WHOLE_TABLES = 1 << 22
 """Tables of more numbers than this are computed for each block."""
 AHEAD = 2
 """Blocks of one request that are under way at a time: while one is computed, the next is prepared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Cells and numbers that large requests may have at a time."""
+
+    room: int
+    """Numbers of all their answers, until these have been handed over."""
+    waiting: int
+    """Cells of those whose turn has not come; one may wait whatever its size."""
+    block: int = BLOCK
+    at_once: int = 2
+    rest: float = 5.0
+    """Seconds after the last one until what they needed is given back."""
 
 
 @dataclass(slots=True)
@@ -65,35 +82,110 @@ class Work:
     queries: np.ndarray
     keys: np.ndarray
     deadline: float | None
+    first: bool
+    """Whether nothing of the request has been computed before."""
 
 
 class Large:
-    """Runs large requests. Their answers have at most `room` numbers at a time."""
+    """Runs large requests, `bounds.at_once` at a time in the order in which they came: were all of them under way
+    together, all would be late together. Belongs to one event loop.
 
-    def __init__(self, engine: Runs, tables: TableCache, room: int, block: int = BLOCK) -> None:
+    `give_back` is called, on a thread, once none has come for some time: it returns to the system what they needed.
+    """
+
+    def __init__(
+        self, engine: Runs, tables: TableCache, bounds: Bounds, give_back: Callable[[], None] | None = None
+    ) -> None:
         self._engine = engine
         self._tables = tables
-        self._most = room
-        self._block_cells = block
-        self.room = Room(room)
+        self._bounds = bounds
+        self._give_back = give_back
+        self._resting: asyncio.TimerHandle | None = None
+        self._waiting: dict[object, tuple[Plan, int, float]] = {}
+        """Those whose turn has not come: their cells, and since when."""
+        self._throughput = Throughput()
+        self._turns = Room(bounds.at_once)
+        self.room = Room(bounds.room)
 
     def takes(self, plan: Plan) -> bool:
         """Whether this is a large request."""
-        return plan.largest_job > self._block_cells
+        return plan.largest_job > self._bounds.block
+
+    def waiting(self) -> dict[str, tuple[int, float]]:
+        """Of each graph of requests whose turn has not come: how many, and for how many seconds the oldest of them."""
+        found: dict[str, tuple[int, float]] = {}
+        now = time.monotonic()
+        for plan, _, since in self._waiting.values():
+            for part in plan.parts:
+                name = part.encoding.graph.name
+                jobs, longest = found.get(name, (0, 0.0))
+                found[name] = jobs + 1, max(longest, now - since)
+        return found
 
     async def compute(
         self, plan: Plan, mask: np.ndarray | None, queries: np.ndarray, keys: np.ndarray, deadline: float | None
     ) -> tuple[list[Picked], Spent]:
         """What the answer keeps of each part. Raises what the engine raises; InvalidInput for a mask that is none."""
         read = None if mask is None else await asyncio.to_thread(_read_mask, mask, plan)
+        cells = plan.layout.cells * sum(len(part.outputs) for part in plan.parts)
+        turn = await self._turn(plan, cells, deadline)
+        try:
+            numbers = sum(_numbers(part, plan) for part in plan.parts)
+            lease = await self.room.take(min(self._bounds.room, numbers), deadline)
+            began = time.monotonic()
+            found = await self._parts(plan, read, queries, keys, deadline, lease)
+            self._throughput.record(cells, time.monotonic() - began)
+            return found
+        finally:
+            turn.close()
+            self._rest()
+
+    async def _turn(self, plan: Plan, cells: int, deadline: float | None) -> Lease:
+        """Raises Overloaded where those that wait have enough to do without this one, DeadlineExceeded."""
+        queued = sum(cells for _, cells, _ in self._waiting.values())
+        if queued and queued + cells > self._bounds.waiting:
+            wait = min(60.0, max(1.0, self._throughput.time_for(queued)))
+            raise Overloaded(
+                f"{len(self._waiting)} large requests of {queued} cells wait already, and this one of {cells} does not "
+                f"fit: the limit is {self._bounds.waiting} cells; try again in about {wait:.1f} s",
+                retry_after=wait,
+                queued_jobs=len(self._waiting),
+                queued_cells=queued,
+                limit_cells=self._bounds.waiting,
+            )
+        mine = object()
+        self._waiting[mine] = plan, cells, time.monotonic()
+        try:
+            return await self._turns.take(1, deadline)
+        finally:
+            del self._waiting[mine]
+
+    def _rest(self) -> None:
+        """One has ended: if no other does in the next seconds, what they needed is given back."""
+        if self._give_back is None:
+            return
+        if self._resting is not None:
+            self._resting.cancel()
+        loop = asyncio.get_running_loop()
+        self._resting = loop.call_later(self._bounds.rest, loop.run_in_executor, None, self._give_back)
+
+    async def _parts(
+        self,
+        plan: Plan,
+        read: Mask | None,
+        queries: np.ndarray,
+        keys: np.ndarray,
+        deadline: float | None,
+        lease: Lease,
+    ) -> tuple[list[Picked], Spent]:
         spent = Spent()
-        lease = await self.room.take(min(self._most, sum(_numbers(part, plan) for part in plan.parts)), deadline)
         picked: list[Picked] = []
         assembly = None
         try:
             for part in plan.parts:
                 assembly = Assembly(len(queries), queries.shape[1], lease.empty)
-                await self._part(Work(part, plan, read, queries, keys, deadline), assembly, spent)
+                work = Work(part, plan, read, queries, keys, deadline, first=part is plan.parts[0])
+                await self._part(work, assembly, spent)
                 picked.append(assembly.done())
         except BaseException:
             # Else whoever keeps the exception keeps all this, by its traceback.
@@ -125,7 +217,7 @@ class Large:
         everything = await self._tables.tables(needs) if needs.elements <= WHOLE_TABLES else None
         cells = layout.heads * len(layout.key_positions) * len(work.part.outputs)
         queries, tables = slice(0, 0), None
-        for block in blocks(len(work.queries), work.queries.shape[1], cells, self._block_cells):
+        for block in blocks(len(work.queries), work.queries.shape[1], cells, self._bounds.block):
             if tables is None or block.queries != queries:
                 queries = block.queries
                 if everything is not None:
@@ -139,9 +231,23 @@ class Large:
         part, queries, keys = work.part, work.queries[block.batch, block.queries], work.keys[block.batch]
         cells = len(queries) * queries.shape[1] * work.plan.layout.heads * keys.shape[1] * len(part.outputs)
         job = Job(part.encoding.graph, tables, part.outputs, queries, keys, visible, cells, part.parameters.switches)
-        (answer,) = await self._engine.run([job], work.deadline)
+        answer = await self._run(
+            job, work.deadline, first=work.first and not (block.queries.start or block.batch.start)
+        )
         await asyncio.to_thread(_place, assembly, block, work.plan, answer, visible)
         return answer
+
+    async def _run(self, job: Job, deadline: float | None, *, first: bool) -> JobResult:
+        """The first block is refused where the queue is full; later ones wait, for there is work to lose."""
+        while True:
+            try:
+                (answer,) = await self._engine.run([job], deadline)
+            except Overloaded as error:
+                if first or (deadline is not None and time.monotonic() > deadline):
+                    raise
+                await asyncio.sleep(min(0.1, error.retry_after))
+            else:
+                return answer
 
 
 def _of_block(needs: Needs, queries: slice) -> Needs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from service.engine.job import Job, JobResult, Tables
 from service.engine.pruning import HALF
 from service.errors import InvalidInput, PayloadTooLarge, ServiceError, UnknownName
 from service.instance import Instance, asked
-from service.large import BLOCK, Large
+from service.large import Bounds, Large
 from service.masks import CausalMasks, Visible, combine, mask_axes, read_mask
 from service.padding import Lengths, Padding
 from service.parameters import Given, Parameters, ResolvedParameters, Sizes, assign
@@ -69,10 +69,11 @@ class Scoring:
         tables: TableCache,
         limits: Limits | None = None,
         padding: Lengths | None = None,
-        block: int = BLOCK,
+        large: Bounds | None = None,
+        give_back: Callable[[], None] | None = None,
     ) -> None:
         """`padding` says which lengths are computed as longer ones; None: all are computed as they are. Jobs of more
-        than `block` cells are computed in blocks.
+        than `large.block` cells are computed in blocks; `give_back` is called some time after the last of them.
         """
         self.catalogue = catalogue
         self.engine = engine
@@ -81,7 +82,8 @@ class Scoring:
         self._parameters = Parameters(largest=self.limits.parameters)
         self._padding = None if padding is None else Padding(padding, self._parameters)
         self._causal = CausalMasks()
-        self.large = Large(engine, tables, self.limits.cells, block)
+        bounds = large or Bounds(self.limits.cells, 2 * self.limits.cells)
+        self.large = Large(engine, tables, bounds, give_back)
         self._plans: Cache[tuple[AttentionOptions, tuple[int, ...]], Plan] = Cache(PLANS)
 
     async def score(

@@ -67,7 +67,7 @@ def cuda_problem(cuda: Provider) -> str | None:
         return f"the NVIDIA driver finds no usable GPU: {_cuda_error(driver, code)}"
     _load_libraries()
     try:
-        session = onnxruntime.InferenceSession(_smallest(), quiet_options(), cuda.chain, enable_fallback=0)
+        session = onnxruntime.InferenceSession(smallest(), quiet_options(), cuda.chain, enable_fallback=0)
         if session.get_providers()[0] == CUDA:
             session.run(None, {"x": np.ones(1, dtype=np.float32)})
             return None
@@ -131,7 +131,8 @@ def _cuda_error(driver: ctypes.CDLL, code: int) -> str:
     return f"{text.value.decode() if text.value else 'unknown error'} (CUDA error {code})"
 
 
-def _smallest() -> bytes:
+def smallest() -> bytes:
+    """A model that adds a number to itself."""
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])
     graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "smallest", [x], [y])

@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,6 +61,28 @@ def test_an_answer_is_put_together_from_its_blocks(batch: int, queries: int, mos
         np.testing.assert_array_equal(whole.keys, keys)
         assert whole.keys.dtype == np.int32
     assert whole.nonfinite == len(list(blocks(batch, queries, 10, most)))
+
+
+def test_blocks_may_be_placed_by_several_threads_at_once() -> None:
+    """The first of them makes the arrays, and nobody makes others."""
+    both_are_there = threading.Barrier(2)
+
+    def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        time.sleep(0.02)  # in which the other thread comes, too
+        return np.empty(shape, dtype)
+
+    def place(half: int) -> None:
+        both_are_there.wait(10)
+        rows = slice(2 * half, 2 * half + 2)
+        assembly.place(Block(slice(0, 1), rows), Picked({"weights": np.full((1, 1, 2, 3), half, np.float32)}, None, 1))
+
+    for _ in range(5):
+        assembly = Assembly(1, 4, empty)
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(place, range(2)))
+        whole = assembly.done()
+        np.testing.assert_array_equal(whole.outputs["weights"][0, 0, :, 0], [0, 0, 1, 1])
+        assert whole.nonfinite == 2
 
 
 def test_tables_are_cut_where_they_have_queries() -> None:
@@ -141,7 +166,7 @@ def test_who_waits_too_long_or_leaves_holds_up_nobody() -> None:
     async def main() -> None:
         room = Room(10)
         first = await room.take(10)
-        with pytest.raises(DeadlineExceeded, match="other large answers"):
+        with pytest.raises(DeadlineExceeded, match="other large requests"):
             await room.take(9, time.monotonic() + 0.01)
         leaver, last = asyncio.create_task(room.take(9)), asyncio.create_task(room.take(2))
         await turns()

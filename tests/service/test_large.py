@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from service.engine.batches import Limits as QueueLimits
 from service.engine.engine import Engine
 from service.engine.job import Job, JobResult
 from service.engine.session import Sessions
-from service.errors import DeadlineExceeded, InvalidInput, ModelFailed
+from service.errors import DeadlineExceeded, InvalidInput, ModelFailed, Overloaded
+from service.large import Bounds
 from service.records import RETURNABLE, AttentionInput, AttentionOptions, EncodingResult, ScoringResult, Timings
 from service.scoring import Limits, Scoring
 from service.selection import Selection
@@ -40,8 +42,12 @@ class Both:
         for engine in self.engines:
             runner.run(engine.start())
         self.watched = Watched(self.engines[1], cells)
-        self.whole = Scoring(CATALOGUE, self.engines[0], TableCache(sessions), Limits(cells=MOST), block=MOST)
-        self.blocked = Scoring(CATALOGUE, self.watched, TableCache(sessions), Limits(cells=MOST), block=cells)
+        self.whole = Scoring(
+            CATALOGUE, self.engines[0], TableCache(sessions), Limits(cells=MOST), large=Bounds(MOST, MOST, block=MOST)
+        )
+        self.blocked = Scoring(
+            CATALOGUE, self.watched, TableCache(sessions), Limits(cells=MOST), large=Bounds(MOST, MOST, block=cells)
+        )
 
     def __call__(self, input: AttentionInput, **options: Any) -> tuple[ScoringResult, ScoringResult]:
         asked = AttentionOptions(**options)
@@ -252,7 +258,7 @@ class Failing:
 def test_a_block_that_fails_ends_the_request_and_leaves_nothing_behind(both: Both) -> None:
     async def main() -> None:
         engine = Failing(both.engines[0], 3)
-        scoring = Scoring(CATALOGUE, engine, both.whole.tables, Limits(cells=MOST), block=300)
+        scoring = Scoring(CATALOGUE, engine, both.whole.tables, Limits(cells=MOST), large=Bounds(MOST, MOST, block=300))
         with pytest.raises(ModelFailed, match="no more"):
             await scoring.score(AttentionInput(embeddings=array(60, 8)), AttentionOptions(), Timings())
         assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -265,7 +271,7 @@ def test_a_block_that_fails_ends_the_request_and_leaves_nothing_behind(both: Bot
 def test_a_client_that_leaves_ends_its_blocks(both: Both) -> None:
     async def main() -> None:
         engine = Failing(both.engines[0], 3, hangs=True)
-        scoring = Scoring(CATALOGUE, engine, both.whole.tables, Limits(cells=MOST), block=300)
+        scoring = Scoring(CATALOGUE, engine, both.whole.tables, Limits(cells=MOST), large=Bounds(MOST, MOST, block=300))
         asked = scoring.score(AttentionInput(embeddings=array(60, 8)), AttentionOptions(), Timings())
         task = asyncio.create_task(asked)
         while engine.waiting < 2:
@@ -319,9 +325,119 @@ def test_the_queue_need_not_hold_a_whole_large_request() -> None:
         sessions = Sessions("cpu")
         engine = Engine(sessions, workers=1, limits=QueueLimits(queued_jobs=4, queued_cells=4000, job_cells=2000))
         runner.run(engine.start())
-        scoring = Scoring(CATALOGUE, engine, TableCache(sessions), Limits(cells=MOST), block=1000)
+        scoring = Scoring(
+            CATALOGUE, engine, TableCache(sessions), Limits(cells=MOST), large=Bounds(MOST, MOST, block=1000)
+        )
         answer = scoring.score(AttentionInput(embeddings=array(200, 8)), AttentionOptions(), Timings())
         (result,) = runner.run(answer).results
         assert result.weights is not None
         np.testing.assert_allclose(result.weights.sum(-1), 1, atol=1e-5)
         runner.run(engine.stop())
+
+
+def test_large_requests_take_turns_and_those_that_cannot_wait_are_refused() -> None:
+    """Side by side, all of them would be late together."""
+    with asyncio.Runner() as runner:
+        sessions = Sessions("cpu")
+        engine = Engine(sessions, workers=1)
+        runner.run(engine.start())
+        cells = 2 * 100 * 100
+        bounds = Bounds(MOST, cells, block=1000, at_once=1)
+        scoring = Scoring(CATALOGUE, engine, TableCache(sessions), Limits(cells=MOST), large=bounds)
+        order: list[int] = []
+
+        async def ask(number: int, deadline: float | None = None) -> None:
+            await scoring.score(AttentionInput(embeddings=array(100, 8)), AttentionOptions(), Timings(), deadline)
+            order.append(number)
+
+        async def main() -> None:
+            tasks = [asyncio.create_task(ask(number)) for number in range(2)]
+            await asyncio.sleep(0)
+            assert scoring.large.waiting()["identity.rope"][0] == 1
+            with pytest.raises(Overloaded, match="large requests") as refused:
+                await ask(2)
+            assert refused.value.retry_after >= 1
+            await asyncio.gather(*tasks)
+            assert order == [0, 1]
+            assert scoring.large.waiting() == {}
+
+            tasks = [asyncio.create_task(ask(3)), asyncio.create_task(ask(4, time.monotonic()))]
+            await asyncio.sleep(0)
+            with pytest.raises(DeadlineExceeded, match="kept this one waiting"):
+                await tasks[1]
+            await tasks[0]
+            assert scoring.large.waiting() == {}
+            await asyncio.sleep(0)
+            assert scoring.large.room.free == MOST
+
+        runner.run(main())
+        runner.run(engine.stop())
+
+
+class Full:
+    """An engine whose queue is full for everything but the first job, some times."""
+
+    def __init__(self, engine: Engine, times: int) -> None:
+        self._engine = engine
+        self._times = times
+        self.asked = 0
+
+    async def run(self, jobs: Sequence[Job], deadline: float | None = None) -> list[JobResult]:
+        self.asked += 1
+        if self.asked > 1 and self._times:
+            self._times -= 1
+            raise Overloaded("full", retry_after=0.001)
+        return await self._engine.run(jobs, deadline)
+
+
+def test_a_request_that_was_begun_waits_where_the_queue_is_full(both: Both) -> None:
+    async def main() -> None:
+        engine = Full(both.engines[0], 5)
+        scoring = Scoring(CATALOGUE, engine, both.whole.tables, Limits(cells=MOST), large=Bounds(MOST, MOST, block=300))
+        asked = AttentionOptions(compare=("alibi",))
+        found = await scoring.score(AttentionInput(embeddings=array(60, 8)), asked, Timings())
+        expected = await both.whole.score(AttentionInput(embeddings=array(60, 8)), asked, Timings())
+        assert_same(expected, found)
+        assert engine.asked > 10
+
+        refusing = Full(both.engines[0], 10**6)
+        scoring = Scoring(
+            CATALOGUE, refusing, both.whole.tables, Limits(cells=MOST), large=Bounds(MOST, MOST, block=300)
+        )
+        refusing.asked = 1
+        with pytest.raises(Overloaded):
+            await scoring.score(AttentionInput(embeddings=array(60, 8)), AttentionOptions(), Timings())
+        refusing.asked = 0
+        deadline = time.monotonic() + 0.1
+        with pytest.raises(Overloaded):  # the last word where there is no more time
+            await scoring.score(AttentionInput(embeddings=array(60, 8)), AttentionOptions(), Timings(), deadline)
+        await asyncio.sleep(0)
+        assert scoring.large.room.free == MOST
+
+    both.runner.run(main())
+
+
+def test_what_large_requests_needed_is_given_back_once_after_the_last(both: Both) -> None:
+    async def main() -> None:
+        given: list[float] = []
+        loop = asyncio.get_running_loop()
+        bounds = Bounds(MOST, MOST, block=300, rest=0.05)
+        scoring = Scoring(
+            CATALOGUE,
+            both.engines[0],
+            both.whole.tables,
+            Limits(cells=MOST),
+            large=bounds,
+            give_back=lambda: given.append(loop.time()),
+        )
+        for _ in range(4):
+            await scoring.score(AttentionInput(embeddings=array(40, 8)), AttentionOptions(), Timings())
+        last = loop.time()
+        assert given == []
+        while not given:
+            await asyncio.sleep(0.005)
+        assert given[0] >= last + 0.04
+        await asyncio.sleep(0.1)
+        assert len(given) == 1
+
+    both.runner.run(main())
