@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from models.checkpoints.command import EXAMPLES, import_command
 from models.encodings import ENCODINGS
 from models.export import Exported, export_family
 from models.export_analysis import FOLDER as ANALYSIS
@@ -73,6 +74,9 @@ def export(
         written.append(f"{len(analyses)} graphs in {output / ANALYSIS}")
     console.print(f"{', '.join(written)} after {time.monotonic() - started:.0f} s")
     console.print(f"An error above {TOLERANCE:g} would have stopped the export.")
+
+
+app.command("import", epilog=EXAMPLES)(import_command)
 
 
 def _table(exported: list[Exported]) -> Table:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from models.encodings.encoding import Encoding, Positions, Scores, Tables
 from models.modifiers import masked_softmax, softcapped
-from models.projections import Identity, Linear
+from models.projections import Projections
 
 
 class Attended(NamedTuple):
@@ -36,7 +36,7 @@ class PositionTables(nn.Module):
 
     def __init__(
         self,
-        projections: Identity | Linear,
+        projections: Projections,
         encoding: Encoding,
         sizes: tuple[int, int, int] | None = None,
         dtype: torch.dtype = torch.float32,
@@ -77,7 +77,7 @@ class PositionTables(nn.Module):
 class ScoredAttention(nn.Module):
     """The half that meets content: scores before the mask, weights after it, output and terms."""
 
-    def __init__(self, projections: Identity | Linear, encoding: Encoding) -> None:
+    def __init__(self, projections: Projections, encoding: Encoding) -> None:
         super().__init__()
         self.projections, self.encoding = projections, encoding
 
@@ -89,8 +89,8 @@ class ScoredAttention(nn.Module):
         tables: Tables,
         switches: Mapping[str, Bool[Tensor, ""]],
     ) -> Attended:
-        q = self.projections.query(queries) * tables["scale"]
-        k, v = self.projections.key(keys), self.projections.value(keys)
+        q, k, v, tables = self.encoding.projected(self.projections, queries, keys, tables)
+        q = q * tables["scale"]
         scores = softcapped(self.encoding.scores(q, k, tables), tables["softcap"], switches["softcap"])
         weights = masked_softmax(scores, visible, tables["sinks"], switches["sinks"])
         output = self.encoding.output(weights, v, tables).transpose(1, 2)

@@ -12,7 +12,7 @@ import onnx
 
 from models.encodings.encoding import Encoding
 from models.family import Family, seed_of
-from models.graphs import MODIFIER_TABLES, build, fixed_parameters, free_parameters
+from models.graphs import MODIFIER_TABLES, build, fixed_parameters, free_parameters, rows
 from models.modifiers import SWITCHES
 from models.parity import Parity, parity
 from models.trace import OPSET
@@ -71,6 +71,9 @@ def metadata(family: Family, encoding: Encoding) -> dict[str, Any]:
     for parameter in about["parameters"]:
         if parameter["initial"] is not None:
             parameter["initial"]["seed"] = seed_of(encoding.card.id, parameter["name"])
+    most = rows(family, encoding)
+    if most is not None:
+        about["positions"] |= {"rows_of": None, "maximum": most - 1}
     heads, head_dim, width = family.sizes or (None, None, None)
     return about | {
         "format": FORMAT,

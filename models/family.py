@@ -11,21 +11,23 @@ import torch
 from torch import Tensor
 
 from models.encodings.card import Parameter
-from models.projections import Identity, Linear
+from models.projections import Identity, Projections
 
 
 @dataclass(frozen=True)
 class Family:
     """What is served under one name. `sizes` (heads, head_dim, width) is None where the request decides; `fixed` holds,
-    for each encoding id, the parameters that are part of the model and so not inputs of the graph.
+    for each encoding id, the parameters that are part of the model and so not inputs of the graph, `defaults` values
+    other than the card's of those that are inputs.
     """
 
     name: str
-    projections: Identity | Linear
+    projections: Projections
     sizes: tuple[int, int, int] | None = None
     default_causal: bool = False
     default_encoding: str = "rope"
     fixed: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
+    defaults: Mapping[str, Mapping[str, float | int | bool | str | list[float]]] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
     """Further metadata: weights digest, origin."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import onnx
@@ -36,15 +37,17 @@ def build(family: Family, encoding: Encoding) -> Graphs:
     samples = [sample_of(p, heads, head_dim, ROWS, generator) for p in free]
 
     halves = _Positions(PositionTables(family.projections, encoding, family.sizes), [p.name for p in free], fixed)
+    last = (rows(family, encoding) or KEYS) - 1
     where = (
-        torch.arange(QUERIES).double(),
-        torch.arange(KEYS).double(),
+        torch.arange(QUERIES).clamp(max=last).double(),
+        torch.arange(KEYS).clamp(max=last).double(),
         torch.tensor(False),
         torch.ones(heads, head_dim),
     )
     tables, expected = halves.named(*where, *samples)
+    open_axes = {"queries", "keys", *(axis for p in free for axis in _parameter_axes(p, family))}
     table_axes = {
-        f"table.{name}": _bound(axes, family, tables[name])
+        f"table.{name}": _table_axes(axes, family, tables[name], open_axes)
         for name, axes in {**encoding.dims, **MODIFIER_TABLES}.items()
     }
     positions = trace(
@@ -56,7 +59,7 @@ def build(family: Family, encoding: Encoding) -> Graphs:
                 "key_positions": ("keys",),
                 "causal": (),
                 "heads_like": ("heads", "head_dim") if family.sizes is None else (heads, head_dim),
-                **{f"parameter.{p.name}": _parameter_axes(p) for p in free},
+                **{f"parameter.{p.name}": _parameter_axes(p, family) for p in free},
             },
             table_axes | {f"expected.{name}": () for name in expected},
         ),
@@ -97,13 +100,24 @@ def build(family: Family, encoding: Encoding) -> Graphs:
 
 
 def free_parameters(family: Family, encoding: Encoding) -> list[Parameter]:
-    """The parameters that are inputs of the graph: those that the family does not fix, modifiers included."""
-    return [p for p in (*encoding.card.parameters, *MODIFIERS) if p.name not in fixed_parameters(family, encoding)]
+    """The parameters that are inputs of the graph: those that the family does not fix, modifiers included, each with
+    the family's default.
+    """
+    fixed, defaults = fixed_parameters(family, encoding), family.defaults.get(encoding.card.id, {})
+    free = [p for p in (*encoding.card.parameters, *MODIFIERS) if p.name not in fixed]
+    return [replace(p, default=defaults[p.name]) if p.name in defaults else p for p in free]
 
 
 def fixed_parameters(family: Family, encoding: Encoding) -> Mapping[str, Tensor]:
     """The parameters that are part of the model under this encoding."""
     return family.fixed.get(encoding.card.id, {})
+
+
+def rows(family: Family, encoding: Encoding) -> int | None:
+    """How many positions the encoding's table has where it is part of the model; None where nothing bounds them."""
+    name = encoding.card.positions.rows_of
+    table = None if name is None else fixed_parameters(family, encoding).get(name)
+    return None if table is None else table.shape[0]
 
 
 class _Positions(nn.Module):
@@ -144,17 +158,23 @@ class _Scores(nn.Module):
         return (attended.scores, attended.weights, attended.output, *(attended.terms[name] for name in self.terms))
 
 
-def _bound(axes: Axes, family: Family, table: Tensor | None = None) -> Axes:
-    """Axes with the sizes that a projected model fixes put in as numbers; of a table, all but queries and keys are."""
+def _bound(axes: Axes, family: Family) -> Axes:
+    """Axes with the sizes that a projected model fixes put in as numbers."""
     if family.sizes is None:
         return axes
-    if table is None:
-        sizes = dict(zip(("heads", "head_dim", "width"), family.sizes, strict=True))
-        return tuple(sizes.get(axis, axis) if isinstance(axis, str) else axis for axis in axes)
-    return tuple(axis if axis in ("queries", "keys") else table.shape[i] for i, axis in enumerate(axes))
+    sizes = dict(zip(("heads", "head_dim", "width"), family.sizes, strict=True))
+    return tuple(sizes.get(axis, axis) if isinstance(axis, str) else axis for axis in axes)
 
 
-def _parameter_axes(parameter: Parameter) -> Axes:
+def _table_axes(axes: Axes, family: Family, table: Tensor, open_axes: Collection[str | int]) -> Axes:
+    """Of a projected model's table only those stay names whose size a request decides."""
+    if family.sizes is None:
+        return axes
+    bound = enumerate(_bound(axes, family))
+    return tuple(axis if isinstance(axis, int) or axis in open_axes else table.shape[i] for i, axis in bound)
+
+
+def _parameter_axes(parameter: Parameter, family: Family) -> Axes:
     if parameter.kind == "array":
-        return tuple("rows" if size == "positions" else size for size in parameter.shape)
+        return _bound(tuple("rows" if size == "positions" else size for size in parameter.shape), family)
     return (f"{parameter.name}_entries",) if parameter.kind == "numbers" else ()

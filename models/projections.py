@@ -15,8 +15,9 @@ Split = Float[Tensor, "batch heads tokens head_dim"]
 class Projections(Protocol):
     """q, k, v of embeddings, and the same projections of bare position vectors (no bias, no batch)."""
 
-    features: tuple[str, ...]
-    """Names of the axes of an embedding in the exported graph, after batch and tokens."""
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the axes of an embedding in the exported graph, after batch and tokens."""
 
     def query(self, x: Tensor) -> Split: ...
     def key(self, x: Tensor) -> Split: ...

@@ -115,6 +115,9 @@ def _clean(model: onnx.ModelProto, signature: Signature) -> onnx.ModelProto:
         node.doc_string = ""
         del node.metadata_props[:]
     for value, (name, axes) in zip(graph.input, {**signature.inputs, **signature.relaxed}.items(), strict=True):
+        if name in signature.relaxed:
+            for dim in value.type.tensor_type.shape.dim:
+                dim.ClearField("dim_value")  # a model's own number of heads, say: a mask may have one for all
         _declare(value, name, axes)
     for value, (name, axes) in zip(graph.output, signature.outputs.items(), strict=True):
         _declare(value, name, axes)

@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Float64
 from torch import Tensor
 
 from models.encodings.card import Card
+from models.projections import Projections
 
 Scores = Float[Tensor, "batch heads queries keys"]
 Heads = Float[Tensor, "batch heads tokens head_dim"]
@@ -88,6 +89,18 @@ class Encoding(ABC):
         [].
         """
         return {}
+
+    def projected(
+        self,
+        projections: Projections,
+        queries: Float[Tensor, "batch queries *features"],
+        keys: Float[Tensor, "batch keys *features"],
+        table: Tables,
+    ) -> tuple[Heads, Heads, Heads, Tables]:
+        """q (not yet scaled), k and v of the embeddings, and the tables as scores need them: most encodings have no
+        part in either.
+        """
+        return projections.query(queries), projections.key(keys), projections.value(keys), table
 
     @abstractmethod
     def terms(self, q: Heads, k: Heads, table: Tables) -> dict[str, Scores]:

@@ -1,0 +1,70 @@
+"""BERT and its kin: no positions in attention, learned ones in the embeddings, and no norm before the projections."""
+
+from __future__ import annotations
+
+from models.checkpoints.layer import Embedding, Layer, Positional
+from models.checkpoints.source import Config, Tensors
+from models.encodings.none import NoEncoding
+
+PADDED = ("roberta", "xlm-roberta", "camembert")
+"""Their tables begin with rows for padding: the first token has the row after it."""
+
+
+def bert(tensors: Tensors, config: Config, index: int) -> Layer:
+    """BERT, RoBERTa, XLM-RoBERTa, CamemBERT, ELECTRA."""
+    width, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
+    attention = f"encoder.layer.{index}.attention.self"
+    return Layer(
+        width=width,
+        heads=heads,
+        key_heads=heads,
+        head_dim=width // heads,
+        query=tensors.linear(f"{attention}.query", width, width),
+        key=tensors.linear(f"{attention}.key", width, width),
+        value=tensors.linear(f"{attention}.value", width, width),
+        positional=Positional(NoEncoding()),
+        scale=(width // heads) ** -0.5,
+        causal=config.flag("is_decoder"),
+        embedding=_embedding(tensors, config) if index == 0 else None,
+        notes=_notes(config),
+    )
+
+
+def distilbert(tensors: Tensors, config: Config, index: int) -> Layer:
+    width, heads = config.whole("dim", "hidden_size"), config.whole("n_heads", "num_attention_heads")
+    attention = f"transformer.layer.{index}.attention"
+    return Layer(
+        width=width,
+        heads=heads,
+        key_heads=heads,
+        head_dim=width // heads,
+        query=tensors.linear(f"{attention}.q_lin", width, width),
+        key=tensors.linear(f"{attention}.k_lin", width, width),
+        value=tensors.linear(f"{attention}.v_lin", width, width),
+        positional=Positional(NoEncoding()),
+        scale=(width // heads) ** -0.5,
+        embedding=_embedding(tensors, config, epsilon=1e-12) if index == 0 else None,
+    )
+
+
+def _embedding(tensors: Tensors, config: Config, epsilon: float | None = None) -> Embedding | None:
+    kind = config.value("position_embedding_type") or "absolute"
+    if kind != "absolute" or not tensors.has("embeddings.position_embeddings.weight"):
+        return None
+    table = tensors.get("embeddings.position_embeddings.weight")
+    if config.model_type in PADDED:
+        table = table[config.whole("pad_token_id", default=1) + 1 :]
+    if table.shape[1] != config.whole("hidden_size", "dim"):
+        return None  # ELECTRA's embeddings may be narrower than its layers, with a projection between
+    segments = tensors.maybe("embeddings.token_type_embeddings.weight")
+    norm = tensors.layer_norm(
+        "embeddings.LayerNorm", config.number("layer_norm_eps", default=1e-12) if epsilon is None else epsilon
+    )
+    return Embedding(table.contiguous(), norm, None if segments is None else segments[0].contiguous())
+
+
+def _notes(config: Config) -> tuple[str, ...]:
+    kind = config.value("position_embedding_type") or "absolute"
+    if kind == "absolute":
+        return ()
+    return (f"position_embedding_type is {kind!r}, which transformers 5 ignores in attention; so does this import",)
