@@ -71,6 +71,7 @@ def metadata(family: Family, encoding: Encoding) -> dict[str, Any]:
     for parameter in about["parameters"]:
         if parameter["initial"] is not None:
             parameter["initial"]["seed"] = seed_of(encoding.card.id, parameter["name"])
+    about["conventions"] = {**about["conventions"], **family.conventions.get(encoding.card.id, {})}
     most = rows(family, encoding)
     if most is not None:
         about["positions"] |= {"rows_of": None, "maximum": most - 1}

@@ -28,6 +28,8 @@ class Family:
     default_encoding: str = "rope"
     fixed: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
     defaults: Mapping[str, Mapping[str, float | int | bool | str | list[float]]] = field(default_factory=dict)
+    conventions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Lines that take the place of a card's, or stand beside them, for each encoding id."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """Further metadata: weights digest, origin."""
 

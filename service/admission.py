@@ -278,7 +278,7 @@ def check(encoding: Encoding, admitted: Admitted, causal: bool, model: Model) ->
             pointer="query:causal",
         )
     heads, head_dim = admitted.heads, admitted.head_dim
-    width = heads * head_dim
+    width = model.width or heads * head_dim
     if encoding.even_head_dim and head_dim % 2:
         fitting = [divisor for divisor in _divisors(width) if (width // divisor) % 2 == 0]
         others = ", ".join(other.id for other in model.encodings.values() if not other.even_head_dim)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from service.encoding import FORMAT, Encoding, PositionsGraph
 from service.engine.job import Graph
 from service.errors import InvalidInput, NotReady, UnknownName
+from service.masks import Window
 from service.text import FOLDER, Text, TextError
 
 METADATA_KEY = "attention"
@@ -78,6 +79,11 @@ class Model:
         found = {encoding.document.get("weights") for encoding in self.encodings.values()}
         return found.pop() if len(found) == 1 else None
 
+    @property
+    def window(self) -> Window | None:
+        """What a layer sees at all; None: everything."""
+        return self.encodings[self.default].window
+
     def encoding(self, name: str | None = None, *, pointer: str | None = "query:encoding") -> Encoding:
         """The encoding of that id or alias, in any case; the model's own where none is named.
 
@@ -109,6 +115,8 @@ class Model:
             "weights": self.weights,
             "takes_text": self.text is not None,
             "text": None if self.text is None else self.text.description(self.default),
+            "window": None if self.window is None else asdict(self.window),
+            "checkpoint": self.encodings[self.default].document.get("checkpoint"),
         }
 
 
@@ -366,7 +374,7 @@ def _check_family(encoding: Encoding, others: Mapping[str, Encoding]) -> None:
     if taken:
         raise FileError(f"the name {taken[0]!r} is another encoding's already")
     for other in others.values():
-        for field in ("heads", "head_dim", "width", "queries"):
+        for field in ("heads", "head_dim", "width", "queries", "window"):
             ours, theirs = getattr(encoding, field), getattr(other, field)
             if ours != theirs:
                 raise FileError(f"has {field} {ours!r}, but {other.id} of the same model has {theirs!r}")

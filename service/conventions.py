@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 SINKS = (
@@ -10,13 +10,14 @@ SINKS = (
 )
 
 
-def conventions(own: Mapping[str, str], report: Mapping[str, Any]) -> Mapping[str, str]:
+def conventions(own: Mapping[str, str], report: Mapping[str, Any], given: Collection[str]) -> Mapping[str, str]:
     """`own`, with lines on the modifiers that every encoding takes where the report of parameters has them.
 
-    The report leaves out those that were not given.
+    The report leaves out those that have no value; `given` are the parameters that the request named, the others have
+    the model's own values.
     """
     changed: dict[str, str] = {}
-    if "scale" in report:
+    if "scale" in report and "scale" in given:
         card = f" ({own['scale']})" if "scale" in own else ""
         changed["scale"] = f"{report['scale']:.15g}, which the request gave in place of the encoding's own{card}"
     if "softcap" in report:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from service.engine.job import Graph
+from service.masks import Window
 
 FORMAT = 1
 
@@ -172,6 +173,8 @@ class Encoding:
     heads: int | None = None
     head_dim: int | None = None
     width: int | None = None
+    window: Window | None = None
+    """What the layer sees at all; None: everything."""
     default: bool = False
     """Whether the model is served under this encoding unless the request names another."""
 

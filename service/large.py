@@ -18,7 +18,7 @@ from service.engine.batches import Throughput
 from service.engine.job import Job, JobResult, Tables
 from service.engine.pruning import whole
 from service.errors import Overloaded
-from service.masks import Visible, causal_mask, combine, read_mask
+from service.masks import Visible, combine, read_mask
 from service.plan import Part, Picked, Plan, Runs
 from service.positions import Positions
 from service.records import Timings
@@ -265,13 +265,11 @@ def _read_mask(mask: np.ndarray, plan: Plan) -> Mask:
 
 def _visible(work: Work, block: Block) -> Visible | None:
     layout, mask = work.plan.layout, work.mask
-    causal = None
-    if work.plan.causal:
-        causal = causal_mask(layout.query_positions.values[block.queries], layout.key_positions.values)
+    seen = work.plan.sight.mask(layout.query_positions.values[block.queries], layout.key_positions.values)
     if mask is not None:
         mask = mask[block.batch if len(mask) > 1 else slice(None)]
         mask = mask[:, :, block.queries] if mask.shape[2] > 1 else mask
-    return combine(mask, causal, block.queries.stop - block.queries.start, len(layout.key_positions))
+    return combine(mask, seen, block.queries.stop - block.queries.start, len(layout.key_positions))
 
 
 def _place(assembly: Assembly, block: Block, plan: Plan, answer: JobResult, visible: Visible | None) -> None:

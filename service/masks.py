@@ -1,6 +1,8 @@
-"""Who may see whom: the request's mask and causality, as booleans."""
+"""Who may see whom: the request's mask, causality and a layer's window, as booleans."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float64, Num
@@ -73,35 +75,61 @@ def _fits(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
     return all(size in (1, whole) for size, whole in zip(shape, full, strict=True))
 
 
-def causal_mask(queries: Float64[np.ndarray, " queries"], keys: Float64[np.ndarray, " keys"]) -> Visible | None:
-    """Key position <= query position: [1, 1, queries, keys]; None where every key is visible."""
-    return _or_none(keys[None, None, None, :] <= queries[None, None, :, None])
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The keys that a layer sees: at most `before` positions before the query and `after` after it."""
+
+    before: float
+    after: float
 
 
-class CausalMasks:
-    """Key position <= query position, for positions used lately; up to `capacity` bytes are kept."""
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a query sees by positions alone: keys no later than itself where it is causal, within the window if any."""
+
+    causal: bool
+    window: Window | None = None
+
+    @property
+    def everything(self) -> bool:
+        return not self.causal and self.window is None
+
+    def mask(self, queries: Float64[np.ndarray, " queries"], keys: Float64[np.ndarray, " keys"]) -> Visible | None:
+        """[1, 1, queries, keys], read-only; None where every key is visible."""
+        if self.everything:
+            return None
+        m, n = queries[None, None, :, None], keys[None, None, None, :]
+        seen = np.ones((1, 1, len(queries), len(keys)), bool) if not self.causal else n <= m
+        if self.window is not None:
+            r = m - n
+            seen &= (r <= self.window.before) & (-r <= self.window.after)
+        return _or_none(seen)
+
+
+class SightMasks:
+    """What is seen, for positions used lately; up to `capacity` bytes are kept."""
 
     def __init__(self, capacity: int = 16 << 20) -> None:
-        self._cache: Cache[tuple[str, str], tuple[Visible | None]] = Cache(capacity)
+        self._cache: Cache[tuple[Sight, str, str], tuple[Visible | None]] = Cache(capacity)
 
-    def get(self, queries: Positions, keys: Positions) -> Visible | None:
+    def get(self, sight: Sight, queries: Positions, keys: Positions) -> Visible | None:
         """[1, 1, queries, keys], read-only; None where every key is visible."""
-        key = (queries.digest, keys.digest)
+        key = (sight, queries.digest, keys.digest)
         found = self._cache.get(key)
         if found is None:
-            found = (causal_mask(queries.values, keys.values),)
+            found = (sight.mask(queries.values, keys.values),)
             self._cache.put(key, found, 64 if found[0] is None else found[0].nbytes)
         return found[0]
 
 
 def combine(
-    mask: Bool[np.ndarray, "#batch #heads #queries #keys"] | None, causal: Visible | None, queries: int, keys: int
+    mask: Bool[np.ndarray, "#batch #heads #queries #keys"] | None, seen: Visible | None, queries: int, keys: int
 ) -> Visible | None:
     """Both at once; None where nothing is masked."""
     if mask is None:
-        return causal
-    if causal is not None:
-        return _or_none(mask & causal)
+        return seen
+    if seen is not None:
+        return _or_none(mask & seen)
     if mask.all():
         return None
     return np.ascontiguousarray(np.broadcast_to(mask, (*mask.shape[:2], queries, keys)))

@@ -74,9 +74,13 @@ class Padding:
         if rows.intersection(given.arrays):
             return None  # a table that the request brought has no rows for tokens it does not have
         try:
-            return self._parameters.resolve(needs.encoding, given, Sizes(needs.heads, needs.head_dim, int(largest) + 1))
+            return self._parameters.resolve(needs.encoding, given, _sizes(needs, int(largest) + 1))
         except ServiceError:
             return None
+
+
+def _sizes(needs: Needs, positions: int) -> Sizes:
+    return Sizes(needs.heads, needs.head_dim, positions, needs.encoding.width)
 
 
 def continued(positions: Positions, count: int) -> Positions | None:

@@ -31,10 +31,12 @@ class Sizes:
     heads: int
     head_dim: int
     positions: int
+    embedding: int | None = None
+    """Width of the embeddings where a model projects them; else it is that of all heads."""
 
     @property
     def width(self) -> int:
-        return self.heads * self.head_dim
+        return self.heads * self.head_dim if self.embedding is None else self.embedding
 
 
 @dataclass(slots=True)
@@ -208,7 +210,7 @@ class Parameters:
                     report[name] = {"shape": list(shape), "source": f"default: {initial}"}
                 digest.update(f"{name}={initial!r}{shape};".encode())
         elements = sum(prod(shape) for _, shape in defaults.values())
-        switches = tuple(name for name in encoding.switches if name in given.pointers)
+        switches = tuple(name for name in encoding.switches if name in report)
         return ResolvedParameters(
             digest.hexdigest(), report, elements, switches, given.pointers, values, defaults, self._arrays
         )

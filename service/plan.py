@@ -15,7 +15,7 @@ from service.encoding import Encoding
 from service.engine.job import Job, JobResult
 from service.engine.pruning import whole
 from service.instance import Instance
-from service.masks import Visible
+from service.masks import Sight, Visible
 from service.padding import Padded
 from service.parameters import ResolvedParameters
 from service.positions import Positions
@@ -106,11 +106,15 @@ class Plan:
 
     model: Model
     layout: Layout
-    causal: bool
+    sight: Sight
     parts: list[Part]
     skipped: Mapping[str, str]
     largest_job: int
     """Cells, of all outputs of one part."""
+
+    @property
+    def causal(self) -> bool:
+        return self.sight.causal
 
 
 @dataclass(slots=True)

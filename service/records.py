@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from jaxtyping import Float, Int32, Num
 
+from service.masks import Window
 from service.selection import Selection
 
 RETURNABLE = ("weights", "scores", "terms", "output")
@@ -142,3 +143,5 @@ class ScoringResult:
     top_k: int | None = None
     mask: str | None = None
     """How the request's mask was read, `[batch, keys]`; None where there was none."""
+    window: Window | None = None
+    """The keys that the layer sees at all; None: every one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from service.engine.pruning import HALF
 from service.errors import InvalidInput, PayloadTooLarge, ServiceError, UnknownName
 from service.instance import Instance, asked
 from service.large import Bounds, Large
-from service.masks import CausalMasks, Visible, combine, mask_axes, read_mask
+from service.masks import Sight, SightMasks, Visible, combine, mask_axes, read_mask
 from service.padding import Lengths, Padding
 from service.parameters import Given, Parameters, ResolvedParameters, Sizes, assign
 from service.plan import Layout, Part, Picked, Plan, Runs
@@ -56,6 +56,8 @@ class PositionTables:
     head_dim: int
     causal: bool
     parameters: Mapping[str, Any]
+    given: Collection[str]
+    """Those of them that the request named."""
     tables: Mapping[str, np.ndarray]
 
 
@@ -81,7 +83,7 @@ class Scoring:
         self.limits = limits or Limits()
         self._parameters = Parameters(largest=self.limits.parameters)
         self._padding = None if padding is None else Padding(padding, self._parameters)
-        self._causal = CausalMasks()
+        self._sights = SightMasks()
         bounds = large or Bounds(self.limits.cells, 2 * self.limits.cells)
         self.large = Large(engine, tables, bounds, give_back)
         self._plans: Cache[tuple[AttentionOptions, tuple[int, ...]], Plan] = Cache(PLANS)
@@ -110,13 +112,13 @@ class Scoring:
             results = [_result(part, one, plan) for part, one in zip(plan.parts, picked, strict=True)]
             spent.add_to(timings, planned - began, time.perf_counter() - planned)
             return _answer(plan, results, input, options, timings)
-        visible = None if input.mask is None and not plan.causal else await self._visible(input.mask, plan)
+        visible = None if input.mask is None and plan.sight.everything else await self._visible(input.mask, plan)
         if options.key_heads is not None:
             keys = await _whole_keys(keys, layout.heads // options.key_heads)
         planned = time.perf_counter()
         tables = await self._tables([part.computed for part in plan.parts])
         ready = time.perf_counter()
-        jobs = _jobs(plan, tables, queries, keys, [self._seen(part, input.mask, visible) for part in plan.parts])
+        jobs = _jobs(plan, tables, queries, keys, self._all_seen(plan, input.mask, visible))
         answers = await self.engine.run(jobs, deadline)
         answered = time.perf_counter()
         results = await _results(plan, answers, visible)
@@ -177,7 +179,7 @@ class Scoring:
         if tables is None:
             return None
         keys = np.ascontiguousarray(embeddings, dtype=np.float32).reshape(plan.layout.query_shape)
-        seen = self._seen(part, None, self._build_visible(None, plan) if plan.causal else None)
+        seen = self._seen(part, plan.sight, None, self._build_visible(None, plan))
         (job,) = _jobs(plan, (tables,), plan.layout.chosen(keys), keys, (seen,))
         return plan, job
 
@@ -199,7 +201,10 @@ class Scoring:
         (tables,) = await self._tables([plan.parts[0].needs])
         arrays = {name.removeprefix("table."): array for name, array in tables.arrays.items()}
         layout = plan.layout
-        return PositionTables(layout.heads, layout.head_dim, plan.causal, plan.parts[0].parameters.report, arrays)
+        parameters = plan.parts[0].parameters
+        return PositionTables(
+            layout.heads, layout.head_dim, plan.causal, parameters.report, parameters.pointers, arrays
+        )
 
     async def samples(self) -> list[Job]:
         """A small job for every encoding of every model, as a warm-up: what is ready has answered once."""
@@ -228,7 +233,7 @@ class Scoring:
         plan, queries, keys = self._admit(AttentionInput(embeddings=embeddings), options)
         visible = await self._visible(None, plan)
         (part,) = plan.parts
-        (job,) = _jobs(plan, await self._tables([part.computed]), queries, keys, [self._seen(part, None, visible)])
+        (job,) = _jobs(plan, await self._tables([part.computed]), queries, keys, self._all_seen(plan, None, visible))
         return job
 
     def _admit(self, input: AttentionInput, options: AttentionOptions) -> tuple[Plan, np.ndarray, np.ndarray]:
@@ -269,7 +274,7 @@ class Scoring:
         given = assign(model, able, options.scalars, input.parameters, skipped)
 
         largest = max(admitted.query_positions.largest, admitted.key_positions.largest)
-        sizes = Sizes(admitted.heads, admitted.head_dim, max(1, int(largest) + 1))
+        sizes = Sizes(admitted.heads, admitted.head_dim, max(1, int(largest) + 1), model.width)
         choice = choose(
             options.rows,
             options.head,
@@ -292,7 +297,7 @@ class Scoring:
                     raise
                 skipped[instance.name] = error.detail
             else:
-                lines = conventions(encoding.conventions, parameters.report)
+                lines = conventions(encoding.conventions, parameters.report, parameters.pointers)
                 needs = _needs(encoding, parameters, layout, causal, largest)
                 parts.append(Part(instance, parameters, lines, _outputs(encoding, computed, half), needs))
         if self._padding is not None:
@@ -304,7 +309,7 @@ class Scoring:
             )
         self._check_cells(layout, parts)
         largest_job = layout.cells * max(len(part.outputs) for part in parts)
-        plan = Plan(model, layout, causal, parts, skipped, largest_job)
+        plan = Plan(model, layout, Sight(causal, model.window), parts, skipped, largest_job)
         return plan, layout.chosen(admitted.queries), admitted.keys
 
     def _check_cells(self, layout: Layout, parts: Sequence[Part]) -> None:
@@ -325,7 +330,7 @@ class Scoring:
         )
 
     async def _visible(self, mask: np.ndarray | None, plan: Plan) -> Visible | None:
-        if mask is None and not plan.causal:
+        if mask is None and plan.sight.everything:
             return None
         if max(plan.layout.cells, 0 if mask is None else mask.size) < INLINE:
             return self._build_visible(mask, plan)
@@ -334,14 +339,14 @@ class Scoring:
     def _build_visible(self, mask: np.ndarray | None, plan: Plan) -> Visible | None:
         layout = plan.layout
         queries, keys = layout.query_positions, layout.key_positions
-        causal = self._causal.get(queries, keys) if plan.causal else None
+        seen = None if plan.sight.everything else self._sights.get(plan.sight, queries, keys)
         if mask is None:
-            return causal
+            return seen
         read = read_mask(mask, layout.batch, layout.heads, layout.choice.queries, len(keys))
         rows = layout.choice.rows
         if rows is not None and read.shape[2] > 1:
             read = read[:, :, index(rows)]
-        return combine(read, causal, len(queries), len(keys))
+        return combine(read, seen, len(queries), len(keys))
 
     def _padded(
         self, parts: list[Part], given: Mapping[str, Given], layout: Layout, rows: int, padding: Padding
@@ -354,11 +359,14 @@ class Scoring:
         cells = sum((part.padded or layout).cells * len(part.outputs) for part in padded)
         return padded if cells <= self.limits.cells else parts
 
-    def _seen(self, part: Part, mask: np.ndarray | None, visible: Visible | None) -> Visible | None:
+    def _seen(self, part: Part, sight: Sight, mask: np.ndarray | None, visible: Visible | None) -> Visible | None:
         """What one part may see: of the padded size where all that are padded alike have the mask in common."""
-        if part.padded is None or mask is not None or not part.needs.causal:
+        if part.padded is None or mask is not None or not sight.causal:
             return visible
-        return self._causal.get(part.padded.needs.queries, part.padded.needs.keys)
+        return self._sights.get(sight, part.padded.needs.queries, part.padded.needs.keys)
+
+    def _all_seen(self, plan: Plan, mask: np.ndarray | None, visible: Visible | None) -> list[Visible | None]:
+        return [self._seen(part, plan.sight, mask, visible) for part in plan.parts]
 
     async def _tables(self, needs: Sequence[Needs]) -> list[Tables]:
         found = [self.tables.get(need) for need in needs]
@@ -487,6 +495,7 @@ def _answer(
         keys=len(layout.key_positions),
         head_dim=layout.head_dim,
         causal=plan.causal,
+        window=plan.sight.window,
         results=results,
         tokens=None if input is None else input.tokens,
         timings=timings,

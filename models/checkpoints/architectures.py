@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping
 
 from models.checkpoints.bert import bert, distilbert
 from models.checkpoints.errors import CheckpointError, nearest
+from models.checkpoints.gpt import bloom, falcon, gpt2, gpt_neox, gptj, mpt
 from models.checkpoints.layer import Layer
 from models.checkpoints.llama import TRAITS, llama
+from models.checkpoints.relative import deberta, deberta_v2, mpnet, t5, xlnet
 from models.checkpoints.source import Config, Source, Tensors
+from models.checkpoints.turned import modernbert, nomic_bert, roformer
 
 Read = Callable[[Tensors, Config, int], Layer]
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
@@ -17,7 +20,21 @@ INSIDE = ("text_config", "llm_config", "language_config")
 ARCHITECTURES: Mapping[str, Read] = {
     **dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert", "electra"), bert),
     "distilbert": distilbert,
+    "roformer": roformer,
+    "modernbert": modernbert,
+    "nomic_bert": nomic_bert,
+    "mpnet": mpnet,
+    **dict.fromkeys(("t5", "mt5", "umt5"), t5),
+    "deberta": deberta,
+    "deberta-v2": deberta_v2,
+    "xlnet": xlnet,
     **dict.fromkeys(TRAITS, llama),
+    "gpt2": gpt2,
+    "gpt_neox": gpt_neox,
+    "gptj": gptj,
+    "bloom": bloom,
+    "mpt": mpt,
+    "falcon": falcon,
 }
 
 

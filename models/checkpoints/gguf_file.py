@@ -1,5 +1,5 @@
-"""A GGUF file, told as transformers would: its configuration, its tensors' names, and what llama.cpp's conversion did to
-the numbers undone.
+"""A GGUF file in transformers' words: its configuration, its tensors' names, and its numbers, with what llama.cpp's
+conversion did to them undone.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class GgufFile:
         self.architecture = str(self._field("general.architecture"))
         if self.architecture not in MODEL_TYPES:
             raise CheckpointError(
-                f"{path.name} has the architecture {self.architecture!r}, which is not read from GGUF files here; known: "
-                f"{', '.join(sorted(MODEL_TYPES))}"
+                f"{path.name} has the architecture {self.architecture!r}, which is not read from GGUF files here; "
+                f"known: {', '.join(sorted(MODEL_TYPES))}"
             )
 
     @property
@@ -85,7 +85,9 @@ class GgufFile:
                 config[name] = value
         config["norm_epsilon"] = config.get("layer_norm_eps")
         if isinstance(config.get("num_key_value_heads"), list):
-            raise CheckpointError(f"{self.name} has layers with different numbers of key heads, which are not read here")
+            raise CheckpointError(
+                f"{self.name} has layers with different numbers of key heads, which are not read here"
+            )
         head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
         turning = self._field(f"{self.architecture}.rope.dimension_count")
         if turning is not None and turning != head_dim:
@@ -147,7 +149,9 @@ class GgufFile:
         try:
             numbers = gguf.dequantize(found.data, found.tensor_type)
         except NotImplementedError as error:
-            raise CheckpointError(f"{name} of {self.name} is {found.tensor_type.name}, which cannot be read: {error}") from error
+            raise CheckpointError(
+                f"{name} of {self.name} is {found.tensor_type.name}, which cannot be read: {error}"
+            ) from error
         # The shape is that of the file, last axis first.
         return torch.from_numpy(np.array(numbers, dtype=np.float32)).reshape([int(size) for size in found.shape[::-1]])
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from models.checkpoints.errors import CheckpointError
-from models.checkpoints.layer import HeadNorm, Layer, Norm, Positional, Projection, Window
+from models.checkpoints.fused import stacked
+from models.checkpoints.layer import HeadNorm, Layer, Norm, Positional, Window
 from models.checkpoints.rotary import rotary
 from models.checkpoints.source import Config, Tensors
 from models.encodings.none import NoEncoding
@@ -80,7 +79,8 @@ def llama(tensors: Tensors, config: Config, index: int) -> Layer:
         key = tensors.linear(f"{attention}.k_proj", key_heads * head_dim, width)
         value = tensors.linear(f"{attention}.v_proj", key_heads * head_dim, width)
     else:
-        query, key, value = _split(tensors, f"{attention}.{traits.fused}", heads, key_heads, head_dim, width)
+        whole = tensors.linear(f"{attention}.{traits.fused}", (heads + 2 * key_heads) * head_dim, width)
+        query, key, value = stacked(whole, heads, key_heads, head_dim)
 
     kind = _layer_type(config, traits, index)
     turning = rotary(config, head_dim, kind)
@@ -143,7 +143,7 @@ def _layer_type(config: Config, traits: Traits, index: int) -> str | None:
 
 
 def _turns(config: Config, index: int) -> bool:
-    """SmolLM3 has layers without positions, one in `no_rope_layer_interval` or as listed (0: this one does not turn)."""
+    """SmolLM3 has layers without positions, one in `no_rope_layer_interval` or as listed (0: it does not turn)."""
     listed = config.choice(index, "no_rope_layers")
     if listed is not None:
         return bool(listed)
@@ -159,15 +159,3 @@ def _window(config: Config, kind: str | None) -> Window | None:
         raise CheckpointError(f"this layer of {config.name} has attention of type {kind}, which is not served here")
     width = config.whole("sliding_window")
     return Window(before=width - 1, after=width - 1 if config.flag("use_bidirectional_attention") else 0)
-
-
-def _split(
-    tensors: Tensors, name: str, heads: int, key_heads: int, head_dim: int, width: int
-) -> tuple[Projection, Projection, Projection]:
-    """All queries, then all keys, then all values."""
-    sizes = [heads * head_dim, key_heads * head_dim, key_heads * head_dim]
-    whole = tensors.linear(name, sum(sizes), width)
-    weights = torch.split(whole.weight, sizes)
-    biases = (None, None, None) if whole.bias is None else torch.split(whole.bias, sizes)
-    query, key, value = (Projection(weight, bias) for weight, bias in zip(weights, biases, strict=True))
-    return query, key, value

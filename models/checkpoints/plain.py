@@ -85,8 +85,8 @@ def _layer(tensors: Mapping[str, Tensor], settings: Mapping[str, Any], name: str
     query = _tensor(tensors, "query.weight", name)
     if query.dim() != 2 or query.shape[0] % heads:
         raise CheckpointError(
-            f"query.weight of {name} has shape {list(query.shape)}; it must be [heads x head_dim, width], and there are "
-            f"{heads} heads"
+            f"query.weight of {name} has shape {list(query.shape)}; it must be [heads x head_dim, width], and "
+            f"there are {heads} heads"
         )
     if heads % key_heads:
         raise CheckpointError(f"{name} has {heads} heads, which cannot share {key_heads} key heads evenly")
@@ -137,9 +137,7 @@ def _window(config: Config) -> Window | None:
     return Window(before, after)
 
 
-def _check_names(
-    tensors: Collection[str], settings: Collection[str], encoding: Encoding, name: str
-) -> None:
+def _check_names(tensors: Collection[str], settings: Collection[str], encoding: Encoding, name: str) -> None:
     """Nothing is passed over: a name that is not known may be one misspelt."""
     arrays = [p.name for p in encoding.card.parameters if p.kind == "array"]
     scalars = [p.name for p in encoding.card.parameters if p.kind != "array"]
@@ -152,7 +150,9 @@ def _check_names(
             if one not in known:
                 near = get_close_matches(one, known, n=1, cutoff=0.6)
                 hint = f"did you mean {near[0]}? " if near else ""
-                raise CheckpointError(f"{name} has {what} {one!r}, which has no meaning here; {hint}known: {', '.join(known)}")
+                raise CheckpointError(
+                    f"{name} has {what} {one!r}, which has no meaning here; {hint}known: {', '.join(known)}"
+                )
 
 
 def _tensor(tensors: Mapping[str, Tensor], wanted: str, name: str) -> Tensor:
@@ -184,12 +184,10 @@ def _norm(
     chosen = config.value(kind) or ("rms" if bias is None else "layer")
     if chosen not in ("layer", "rms"):
         raise CheckpointError(f"{kind} of {config.name} is {chosen!r}; it must be layer or rms")
-    return Norm(chosen, config.number(epsilon, default=1e-5), weight, bias)
+    return Norm("rms" if chosen == "rms" else "layer", config.number(epsilon, default=1e-5), weight, bias)
 
 
-def _head_norm(
-    tensors: Mapping[str, Tensor], part: str, config: Config, heads: int, head_dim: int
-) -> HeadNorm | None:
+def _head_norm(tensors: Mapping[str, Tensor], part: str, config: Config, heads: int, head_dim: int) -> HeadNorm | None:
     together = (heads * head_dim,)
     norm = _norm(tensors, part, config, "head_norm", "head_norm_epsilon", [(head_dim,), (heads, head_dim), together])
     if norm is None or norm.weight is None:

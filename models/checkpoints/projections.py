@@ -109,7 +109,7 @@ class Normed(nn.Module):
     def shrink(self, x: Float[Tensor, "... width"]) -> Float[Tensor, "... 1"]:
         """1/sqrt(mean square + epsilon). Lifted, because the exporter rounds an epsilon of 1e-12 to nothing."""
         square = self.centred(x).square().mean(-1, keepdim=True)
-        return (square * LIFT + self.epsilon * LIFT).rsqrt() * LIFT**0.5
+        return torch.rsqrt(square * LIFT + self.epsilon * LIFT) * 2.0**15
 
     def gained(self, x: Float[Tensor, "... width"]) -> Float[Tensor, "... width"]:
         return x if self.weight is None else x * self.weight.to(x.dtype)

@@ -138,7 +138,9 @@ def _load(model: nn.Module, skeleton: Skeleton, source: Source, index: int) -> N
 
 
 def _attention(model: nn.Module, skeleton: Skeleton, hidden: Tensor) -> Tensor:
-    def put_in(_: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def put_in(
+        _: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if arguments:
             return (hidden, *arguments[1:]), named
         return arguments, {**named, "hidden_states": hidden}

@@ -115,7 +115,9 @@ class Config:
         if value is None:
             raise self._missing(names)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise CheckpointError(f"{names[0]} in the configuration of {self.name} is {value!r}, no positive whole number")
+            raise CheckpointError(
+                f"{names[0]} in the configuration of {self.name} is {value!r}, no positive whole number"
+            )
         return value
 
     def number(self, *names: str, default: float | None = None) -> float:
@@ -133,7 +135,9 @@ class Config:
         value = self.value(*names)
         value = default if value is None else value
         if not isinstance(value, bool | int):
-            raise CheckpointError(f"{names[0]} in the configuration of {self.name} is {value!r}, neither true nor false")
+            raise CheckpointError(
+                f"{names[0]} in the configuration of {self.name} is {value!r}, neither true nor false"
+            )
         return bool(value)
 
     def choice(self, layer: int, *names: str) -> Any:

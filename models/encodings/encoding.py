@@ -74,7 +74,7 @@ class Encoding(ABC):
     encoding's own.
     """
 
-    card: ClassVar[Card]
+    card: Card
     dims: ClassVar[Mapping[str, tuple[str | int, ...]]]
 
     @abstractmethod

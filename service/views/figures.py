@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int32
 
 from service.errors import InvalidInput
-from service.masks import CausalMasks, Visible, combine, read_mask
+from service.masks import Sight, Visible, combine, read_mask
 from service.pictures import chart, heat_maps
 from service.pictures.chart import Chart, Level
 from service.pictures.heat_maps import MOST_PANELS, HeatMaps, Layout, Panel
@@ -184,13 +184,13 @@ def _positions(input: AttentionInput, result: ScoringResult) -> tuple[Positions,
 
 def _visible(input: AttentionInput, result: ScoringResult, queries: Positions, keys: Positions) -> Visible | None:
     """[heads or 1, queries, keys], as scoring had it."""
-    causal = CausalMasks(0).get(queries, keys) if result.causal else None
+    seen = Sight(result.causal, result.window).mask(queries.values, keys.values)
     mask = None
     if input.mask is not None:
         mask = read_mask(input.mask, result.batch, result.heads, result.queries, result.keys)
         if result.rows is not None and mask.shape[2] > 1:
             mask = mask[:, :, list(result.rows)]
-    visible = combine(mask, causal, len(queries), len(keys))
+    visible = combine(mask, seen, len(queries), len(keys))
     return None if visible is None else visible[0]
 
 

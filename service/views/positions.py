@@ -142,7 +142,7 @@ class _Question:
             offset=asked.offset,
             causal=found.causal,
             parameters=found.parameters,
-            conventions=conventions(self.encoding.conventions, found.parameters),
+            conventions=conventions(self.encoding.conventions, found.parameters, found.given),
             terms=tuple(term.name for term in self.encoding.terms),
             views=views,
             tables=self._described(found) if "tables" in names else {},

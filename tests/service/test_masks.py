@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from service.errors import InvalidInput
-from service.masks import CausalMasks, combine, mask_axes, read_mask
+from service.masks import Sight, SightMasks, Window, combine, mask_axes, read_mask
 from service.positions import Positions
+
+CAUSAL = Sight(causal=True)
 
 
 def full(mask: np.ndarray, batch: int | None, heads: int, queries: int, keys: int) -> np.ndarray:
@@ -79,30 +81,47 @@ def test_biases_are_no_mask(value: float) -> None:
 
 def test_causal_follows_positions_not_indices() -> None:
     queries, keys = np.array([5.0, 0.0, 2.5]), np.array([0.0, 3.0, 2.5, 9.0])
-    visible = CausalMasks().get(Positions.of(queries), Positions.of(keys))
+    visible = SightMasks().get(CAUSAL, Positions.of(queries), Positions.of(keys))
     assert visible is not None
     expected = [[keys[n] <= queries[m] for n in range(4)] for m in range(3)]
     np.testing.assert_array_equal(visible, [[expected]])
 
 
 def test_equal_positions_share_their_mask() -> None:
-    masks = CausalMasks()
-    first = masks.get(Positions.first(4), Positions.first(4))
+    masks = SightMasks()
+    first = masks.get(CAUSAL, Positions.first(4), Positions.first(4))
     assert first is not None
-    assert masks.get(Positions.of(np.arange(4.0)), Positions.first(4)) is first
+    assert masks.get(CAUSAL, Positions.of(np.arange(4.0)), Positions.first(4)) is first
     with pytest.raises(ValueError, match="read-only"):
         first[...] = True
 
 
 def test_where_every_key_is_visible_there_is_no_mask() -> None:
     last = Positions.of(np.array([3.0]))
-    assert CausalMasks().get(last, Positions.first(4)) is None
+    assert SightMasks().get(CAUSAL, last, Positions.first(4)) is None
     assert combine(np.ones((1, 1, 1, 4), bool), None, 4, 4) is None
     assert combine(None, None, 4, 4) is None
 
 
+def test_a_window_hides_keys_by_distance_on_each_side() -> None:
+    queries, keys = np.array([0.0, 4.0, 7.5]), np.arange(10.0)
+    for causal in (True, False):
+        visible = Sight(causal, Window(before=2, after=1)).mask(queries, keys)
+        assert visible is not None
+        for m, n in np.ndindex(3, 10):
+            r = queries[m] - keys[n]
+            assert visible[0, 0, m, n] == (-1 <= r <= 2 and (r >= 0 or not causal))
+
+
+def test_within_its_window_a_layer_needs_no_mask() -> None:
+    positions = Positions.first(4)
+    assert SightMasks().get(Sight(False, Window(before=3, after=3)), positions, positions) is None
+    assert SightMasks().get(Sight(False), positions, positions) is None
+    assert SightMasks().get(Sight(False, Window(before=2, after=3)), positions, positions) is not None
+
+
 def test_mask_and_causal_combine_as_booleans() -> None:
-    causal = CausalMasks().get(Positions.first(4), Positions.first(4))
+    causal = SightMasks().get(CAUSAL, Positions.first(4), Positions.first(4))
     mask = random(2, 1, 1, 4)
     combined = combine(mask, causal, 4, 4)
     assert combined is not None

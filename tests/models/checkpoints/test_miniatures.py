@@ -1,0 +1,98 @@
+"""Layers of small random models of every architecture, against the library that made them."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from models.checkpoints.architectures import ARCHITECTURES
+from models.checkpoints.reading import read
+from tests.models.checkpoints.direct import weights
+from tests.models.checkpoints.miniatures import LAYERS, MINIATURES, VOCABULARY
+
+SEEDS = range(6)
+TOKENS = 21
+
+
+class Miniature(NamedTuple):
+    """A saved model, and what it answered: hidden states before each layer, attention in each."""
+
+    folder: Path
+    hidden: tuple[Tensor, ...]
+    attention: tuple[Tensor, ...]
+
+
+def make(model_type: str, seed: int, folder: Path) -> Miniature:
+    from transformers import AutoConfig, AutoModel
+
+    torch.manual_seed(seed)
+    values = MINIATURES[model_type](random.Random(seed))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        config = AutoConfig.for_model(model_type, **{"vocab_size": VOCABULARY, **values})
+        model = AutoModel.from_config(config, attn_implementation="eager").eval()
+        shaken(model)
+        model.save_pretrained(folder)
+        ids = torch.randint(3, VOCABULARY, (2, TOKENS))
+        encoder = model.get_encoder() if config.is_encoder_decoder else model
+        with torch.no_grad(), bias_once(model, config):
+            answer: Any = encoder(input_ids=ids, output_hidden_states=True, output_attentions=True)
+    return Miniature(folder, answer.hidden_states, answer.attentions)
+
+
+@contextmanager
+def bias_once(model: nn.Module, config: Any) -> Iterator[None]:
+    """Falcon's eager attention adds ALiBi, and so does the mask that it is given; only the latter reaches its other
+    attention, so once is what the model was trained with.
+    """
+    handles = []
+    if config.model_type == "falcon" and config.alibi:
+
+        def plain_mask(module: nn.Module, arguments: Any, named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+            mask = named["attention_mask"]
+            hidden = torch.finfo(mask.dtype).min
+            return arguments, {**named, "attention_mask": torch.where(mask == hidden, hidden, 0.0)}
+
+        for layer in model.get_submodule("h").children():
+            attention = layer.get_submodule("self_attention")
+            handles.append(attention.register_forward_pre_hook(plain_mask, with_kwargs=True))
+    yield
+    for handle in handles:
+        handle.remove()
+
+
+def shaken(model: nn.Module) -> None:
+    """Weights large enough that attention has a shape, biases and norms that are not 0 and 1."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if not parameter.requires_grad:
+                continue  # sinusoids, which were not learned
+            if parameter.dim() > 1:
+                parameter.normal_(0, 0.35)
+            elif "sinks" in name or "bias" in name:
+                parameter.normal_(0, 0.5)
+            else:
+                parameter.add_(0.3 * torch.randn_like(parameter))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("model_type", MINIATURES)
+def test_attention_is_that_of_the_library(model_type: str, seed: int, tmp_path: Path) -> None:
+    miniature = make(model_type, seed, tmp_path)
+    assert len(miniature.attention) == LAYERS
+    for index, expected in enumerate(miniature.attention):
+        layer = read(tmp_path, index).layer
+        difference = (weights(layer, miniature.hidden[index]) - expected).abs().max()
+        assert difference < 1e-5, f"layer {index}: {layer.positional.id} {layer.positional.scalars}"
+
+
+def test_every_architecture_has_a_miniature() -> None:
+    assert set(MINIATURES) == set(ARCHITECTURES)
