@@ -90,7 +90,6 @@ class ScoredAttention(nn.Module):
         switches: Mapping[str, Bool[Tensor, ""]],
     ) -> Attended:
         q, k, v, tables = self.encoding.projected(self.projections, queries, keys, tables)
-        q = q * tables["scale"]
         scores = softcapped(self.encoding.scores(q, k, tables), tables["softcap"], switches["softcap"])
         weights = masked_softmax(scores, visible, tables["sinks"], switches["sinks"])
         output = self.encoding.output(weights, v, tables).transpose(1, 2)

@@ -80,5 +80,6 @@ class Embedded(Learned):
             "key_vectors": table["key_vectors"] * shrink_n[:, None],
             "value_vectors": table["value_vectors"] * shrink_n[:, None],
         }
-        q, k, v = projections.query_of(queries), projections.key_of(keys), projections.value_of(keys)
+        q = projections.query_of(queries) * table["scale"]
+        k, v = projections.key_of(keys), projections.value_of(keys)
         return q, k, v, {**table, **shrunk}

@@ -97,10 +97,11 @@ class Encoding(ABC):
         keys: Float[Tensor, "batch keys *features"],
         table: Tables,
     ) -> tuple[Heads, Heads, Heads, Tables]:
-        """q (not yet scaled), k and v of the embeddings, and the tables as scores need them: most encodings have no
-        part in either.
+        """q (scaled), k and v of the embeddings, and the tables as scores need them: most encodings have no part in
+        either.
         """
-        return projections.query(queries), projections.key(keys), projections.value(keys), table
+        q = projections.query(queries) * table["scale"]
+        return q, projections.key(keys), projections.value(keys), table
 
     @abstractmethod
     def terms(self, q: Heads, k: Heads, table: Tables) -> dict[str, Scores]:
