@@ -15,8 +15,10 @@ OF_THE_TABLE = ("table", "w_kr", "w_qr", "norm", "norm_weight", "norm_bias")
 
 
 class GivenDistances(DeBERTa):
-    """S(m, n) = c [q_m.k_n + q_m.K_r[delta(m, n)] + k_n.Q_r[delta(m, n)]]; K_r and Q_r are given, [heads, 2k, head_dim],
-    with the biases of their projections, which `DeBERTa` has no parameters for. A term that the checkpoint lacks is 0.
+    """S(m, n) = c [q_m.k_n + q_m.K_r[delta(m, n)] + k_n.Q_r[delta(m, n)]].
+
+    K_r and Q_r are given, [heads, 2k, head_dim], with the biases of their projections, for which `DeBERTa` has no
+    parameters. A term that the checkpoint lacks is 0.
     """
 
     def __init__(

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from models.checkpoints.errors import CheckpointError, some
+from models.checkpoints.llama import TRAITS
 from models.checkpoints.source import Source
 
 VOCABULARY = 64
@@ -26,11 +28,12 @@ VOCABULARY = 64
 
 @dataclass(frozen=True)
 class Skeleton:
-    """Where a model's layers are, and which of its configuration's entries size what attention does not need.
+    """Where a model's layers are, and what sizes in its configuration attention does not need.
 
     `layers` is the module list's name within the model, as tensors have it; `parts` are the modules of a layer that
-    attention is made of; `shared` are tensors outside the layers that it needs. `depth` and `wide` are the
-    configuration's entries for the number of layers and for widths that may shrink.
+    attention is made of; `shared` are tensors outside the layers that it needs where the model has them. `depth` is the
+    configuration's entry for the number of layers, `wide` its entries for widths that may shrink. `first`: whether the
+    first layer is unlike the others.
     """
 
     layers: str
@@ -38,36 +41,41 @@ class Skeleton:
     depth: str = "num_hidden_layers"
     wide: tuple[str, ...] = ("intermediate_size",)
     shared: tuple[str, ...] = ()
-    per_layer: tuple[str, ...] = ("layer_types", "no_rope_layers")
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    encoder_only: bool = False
+    first: bool = False
 
 
-SKELETONS: dict[str, Skeleton] = {
-    **dict.fromkeys(
-        ("bert", "roberta", "xlm-roberta", "camembert", "electra"),
-        Skeleton("encoder.layer", ("attention.self",)),
-    ),
-    "distilbert": Skeleton("transformer.layer", ("attention.",), depth="n_layers", wide=("hidden_dim",)),
-    **dict.fromkeys(
-        (
-            "llama",
-            "mistral",
-            "qwen2",
-            "qwen3",
-            "smollm3",
-            "phi",
-            "phi3",
-            "gemma",
-            "gemma2",
-            "gemma3_text",
-            "olmo2",
-            "granite",
-            "starcoder2",
-        ),
-        Skeleton("layers", ("self_attn", "input_layernorm")),
-    ),
+BERT = Skeleton("encoder.layer", ("attention.self",))
+LLAMA = Skeleton("layers", ("self_attn", "input_layernorm"))
+T5 = Skeleton(
+    "encoder.block",
+    ("layer.0.SelfAttention", "layer.0.layer_norm"),
+    depth="num_layers",
+    wide=("d_ff",),
+    shared=("encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",),
+    first=True,
+)
+RELATIVE = ("encoder.rel_embeddings.weight", "encoder.LayerNorm.weight", "encoder.LayerNorm.bias")
+MPNET = ("encoder.relative_attention_bias.weight",)
+
+SKELETONS: Mapping[str, Skeleton] = {
+    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert", "electra", "roformer"), BERT),
+    "distilbert": Skeleton("transformer.layer", ("attention",), depth="n_layers", wide=("hidden_dim",)),
+    "mpnet": replace(BERT, parts=("attention.attn",), shared=MPNET),
+    **dict.fromkeys(("deberta", "deberta-v2"), replace(BERT, shared=RELATIVE)),
+    **dict.fromkeys(TRAITS, LLAMA),
+    "nomic_bert": replace(LLAMA, parts=tuple(f"self_attn.{part}_proj" for part in "qkv")),
+    "modernbert": replace(LLAMA, parts=("attn", "attn_norm"), first=True),
+    "gpt2": Skeleton("h", ("attn", "ln_1"), depth="n_layer", wide=("n_inner",)),
+    "gptj": Skeleton("h", ("attn", "ln_1"), depth="n_layer", wide=("n_inner",)),
+    "gpt_neox": replace(LLAMA, parts=("attention", "input_layernorm")),
+    "bloom": Skeleton("h", ("self_attention", "input_layernorm"), depth="n_layer"),
+    "falcon": Skeleton("h", ("self_attention", "input_layernorm", "ln_attn"), wide=("ffn_hidden_size",)),
+    "mpt": Skeleton("blocks", ("attn", "norm_1"), depth="n_layers"),
+    **dict.fromkeys(("t5", "mt5", "umt5"), T5),
+    "xlnet": Skeleton("layer", ("rel_attn",), depth="n_layer", wide=("d_inner",)),
 }
+PER_LAYER = ("layer_types", "no_rope_layers")
+"""Entries of a configuration that have an item for each layer."""
 
 
 def available() -> bool:
@@ -86,33 +94,34 @@ def reference(
     if skeleton is None:
         return None
     with _quiet():
-        model = _model(skeleton, config, index)
-        _load(model, skeleton, source, index)
-        return _attention(model, skeleton, hidden)
+        place = min(index, 1) if skeleton.first else 0
+        model = _model(skeleton, config, index, place)
+        _load(model, skeleton, source, index, place)
+        return _attention(model, skeleton, hidden, place)
 
 
-def _model(skeleton: Skeleton, values: Mapping[str, Any], index: int) -> nn.Module:
+def _model(skeleton: Skeleton, values: Mapping[str, Any], index: int, place: int) -> nn.Module:
+    """A model whose last layer, at `place`, is like that at `index`."""
     from transformers import AutoConfig, AutoModel
 
-    values = {key: value for key, value in values.items() if key not in ("dtype", "torch_dtype", "quantization_config")}
-    for name in skeleton.per_layer:
-        if isinstance(values.get(name), list):
-            values[name] = [values[name][index]]
-    config = AutoConfig.for_model(**{**values, **skeleton.settings})
-    for name in skeleton.per_layer:  # those that the configuration has worked out itself
+    left_out = ("dtype", "torch_dtype", "quantization_config")
+    config = AutoConfig.for_model(**{key: value for key, value in values.items() if key not in left_out})
+    for name in PER_LAYER:
         listed = getattr(config, name, None)
-        if isinstance(listed, list) and len(listed) > 1:
-            setattr(config, name, [listed[index]])
-    setattr(config, skeleton.depth, 1)
+        if isinstance(listed, list) and len(listed) > index:
+            setattr(config, name, [listed[index]] * (place + 1))
+    setattr(config, skeleton.depth, place + 1)
     config.vocab_size = VOCABULARY
-    for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
-        if getattr(config, name, None) is not None:
+    for name in vars(config):
+        if name.endswith("_token_id") and getattr(config, name) is not None:
             setattr(config, name, 0)
     for name in skeleton.wide:
-        if getattr(config, name, None) is not None:
+        if hasattr(config, name):
             setattr(config, name, 8)
-    config._attn_implementation = "eager"
     model: nn.Module = AutoModel.from_config(config, attn_implementation="eager").float().eval()
+    if getattr(config, "scale_attn_by_inverse_layer_idx", False):
+        attention: Any = _layers(model, skeleton)[place].get_submodule("attn")
+        attention.scaling /= index + 1
     return model
 
 
@@ -122,39 +131,69 @@ def _layers(model: nn.Module, skeleton: Skeleton) -> nn.ModuleList:
     return layers
 
 
-def _load(model: nn.Module, skeleton: Skeleton, source: Source, index: int) -> None:
+def _load(model: nn.Module, skeleton: Skeleton, source: Source, index: int, place: int) -> None:
     """The layer's own tensors, by transformers' names; each that attention has must be there."""
-    own = dict(_layers(model, skeleton)[0].named_parameters())
-    wanted = {name: f"{skeleton.layers}.{index}.{name}" for name in own if name.startswith(skeleton.parts)}
-    missing = [full for full in wanted.values() if len(source.find(full)) != 1]
+    own = dict(_layers(model, skeleton)[place].named_parameters())
+    wanted = {own[name]: f"{skeleton.layers}.{index}.{name}" for name in own if name.startswith(skeleton.parts)}
+    everything = dict(model.named_parameters())
+    wanted |= {everything[name]: name for name in skeleton.shared if name in everything}
+    found = {parameter: _tensor(source, full) for parameter, full in wanted.items()}
+    missing = [wanted[parameter] for parameter, tensor in found.items() if tensor is None]
     if missing:
         raise CheckpointError(f"transformers' module has {some(missing)}, which {source.name} lacks")
     with torch.no_grad():
-        for name, full in wanted.items():
-            own[name].copy_(source.tensor(source.find(full)[0]))
-        everything = dict(model.named_parameters())
-        for name in skeleton.shared:
-            everything[name].copy_(source.tensor(source.find(name)[0]))
+        for parameter, tensor in found.items():
+            assert tensor is not None
+            parameter.copy_(tensor)
 
 
-def _attention(model: nn.Module, skeleton: Skeleton, hidden: Tensor) -> Tensor:
-    def put_in(
-        _: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        if arguments:
-            return (hidden, *arguments[1:]), named
-        return arguments, {**named, "hidden_states": hidden}
+def _tensor(source: Source, name: str) -> Tensor | None:
+    """By transformers' name, or by NomicBERT's published one, which transformers translates when it loads."""
+    if len(places := source.find(name)) == 1:
+        return source.tensor(places[0])
+    part = re.fullmatch(r"(.*)self_attn\.([qkv])_proj\.weight", name)
+    if part is None or len(places := source.find(f"{part[1]}attn.Wqkv.weight")) != 1:
+        return None
+    return source.tensor(places[0]).chunk(3)["qkv".index(part[2])]
 
-    layer = _layers(model, skeleton)[0]
-    handle = layer.register_forward_pre_hook(put_in, with_kwargs=True)
+
+def _attention(model: Any, skeleton: Skeleton, hidden: Tensor, place: int) -> Tensor:
+    def put_in(_: nn.Module, arguments: Any, named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        states = hidden.transpose(0, 1) if model.config.model_type == "xlnet" else hidden
+        return ((states, *arguments[1:]), named) if arguments else ((), {**named, "hidden_states": states})
+
+    handle = _layers(model, skeleton)[place].register_forward_pre_hook(put_in, with_kwargs=True)
+    ids = torch.ones(hidden.shape[:2], dtype=torch.long)
+    encoder = model.get_encoder() if model.config.is_encoder_decoder else model
     try:
-        with torch.no_grad():
-            ids = torch.ones(hidden.shape[:2], dtype=torch.long)
-            answer = model(input_ids=ids, output_attentions=True)
+        with torch.no_grad(), bias_once(model):
+            weights: Tensor = encoder(input_ids=ids, output_attentions=True).attentions[place]
     finally:
         handle.remove()
-    weights: Tensor = answer.attentions[0]
     return weights
+
+
+@contextmanager
+def bias_once(model: Any) -> Iterator[None]:
+    """Falcon's eager attention adds ALiBi, and so does the mask that it is given; only the latter reaches its other
+    kinds of attention, so once is how the model is used.
+    """
+
+    def plain(_: nn.Module, arguments: Any, named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        mask = named["attention_mask"]
+        least = torch.finfo(mask.dtype).min
+        return arguments, {**named, "attention_mask": torch.where(mask == least, least, 0.0)}
+
+    handles = []
+    if model.config.model_type == "falcon" and model.config.alibi:
+        for layer in model.get_submodule("h").children():
+            attention = layer.get_submodule("self_attention")
+            handles.append(attention.register_forward_pre_hook(plain, with_kwargs=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @contextmanager

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +13,7 @@ from torch import Tensor, nn
 
 from models.checkpoints.architectures import ARCHITECTURES
 from models.checkpoints.reading import read
+from models.checkpoints.reference import bias_once, reference
 from tests.models.checkpoints.direct import weights
 from tests.models.checkpoints.miniatures import LAYERS, MINIATURES, VOCABULARY
 
@@ -43,30 +42,9 @@ def make(model_type: str, seed: int, folder: Path) -> Miniature:
         model.save_pretrained(folder)
         ids = torch.randint(3, VOCABULARY, (2, TOKENS))
         encoder = model.get_encoder() if config.is_encoder_decoder else model
-        with torch.no_grad(), bias_once(model, config):
+        with torch.no_grad(), bias_once(model):
             answer: Any = encoder(input_ids=ids, output_hidden_states=True, output_attentions=True)
     return Miniature(folder, answer.hidden_states, answer.attentions)
-
-
-@contextmanager
-def bias_once(model: nn.Module, config: Any) -> Iterator[None]:
-    """Falcon's eager attention adds ALiBi, and so does the mask that it is given; only the latter reaches its other
-    attention, so once is what the model was trained with.
-    """
-    handles = []
-    if config.model_type == "falcon" and config.alibi:
-
-        def plain_mask(module: nn.Module, arguments: Any, named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-            mask = named["attention_mask"]
-            hidden = torch.finfo(mask.dtype).min
-            return arguments, {**named, "attention_mask": torch.where(mask == hidden, hidden, 0.0)}
-
-        for layer in model.get_submodule("h").children():
-            attention = layer.get_submodule("self_attention")
-            handles.append(attention.register_forward_pre_hook(plain_mask, with_kwargs=True))
-    yield
-    for handle in handles:
-        handle.remove()
 
 
 def shaken(model: nn.Module) -> None:
@@ -92,6 +70,19 @@ def test_attention_is_that_of_the_library(model_type: str, seed: int, tmp_path: 
         layer = read(tmp_path, index).layer
         difference = (weights(layer, miniature.hidden[index]) - expected).abs().max()
         assert difference < 1e-5, f"layer {index}: {layer.positional.id} {layer.positional.scalars}"
+
+
+@pytest.mark.parametrize("model_type", MINIATURES)
+def test_the_reference_of_one_layer_is_that_of_the_whole_model(model_type: str, tmp_path: Path) -> None:
+    """What the parity line of an import is measured against."""
+    miniature = make(model_type, 0, tmp_path)
+    for index, expected in enumerate(miniature.attention):
+        found = read(tmp_path, index)
+        assert found.source is not None
+        assert found.config is not None
+        answer = reference(found.source, found.config, index, miniature.hidden[index])
+        assert answer is not None
+        torch.testing.assert_close(answer, expected, atol=1e-6, rtol=0)
 
 
 def test_every_architecture_has_a_miniature() -> None:
