@@ -76,15 +76,23 @@ class Peers(Part):
 
 
 class BareRow(BaseModel):
-    """Requests a second, and runs a second of the bare model in as many threads as there are cores."""
+    """Requests a second; runs a second of the bare model in as many threads as there are cores; answers a second of a
+    server that does nothing but send them."""
 
     tokens: int
     megabytes: float
     """Size of an answer."""
     service: Rounds
     bare: Rounds
+    sending: Rounds
     others: Rounds
     """Part of all cores that was used by who takes no part, while the service was measured."""
+
+    @property
+    def best(self) -> list[float]:
+        """Round by round: answers a second of one who computes like the bare model and sends like the bare server, on
+        the same cores."""
+        return [1 / (1 / bare + 1 / sending) for bare, sending in zip(self.bare, self.sending, strict=True)]
 
 
 class Bare(Part):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 
 from load_tests.bench import bare, graph, job, wrk
-from load_tests.bench.contenders import CORES, SERVICE
+from load_tests.bench.contenders import CORES, LOGS, ROOT, SERVICE
 from load_tests.bench.job import Post
 from load_tests.bench.others import watching
+from load_tests.bench.processes import running
 from load_tests.bench.records import BareRow
 from load_tests.bodies import as_npy
+from load_tests.server import free_port
 
 HEADS, WIDTH = 8, 256
 LENGTHS = (128, 512)
@@ -30,14 +33,14 @@ def post(tokens: int) -> Post:
 
 
 def measure(say: Callable[[str], None], *, rounds: int, seconds: int) -> list[BareRow]:
-    """In turns. The service is idle while the bare model runs."""
+    """In turns. The service is idle while the bare model and the bare server run."""
     session = graph.session(graph.scores_graph(*OUTPUTS))
     found = []
     with SERVICE.running(SERVICE.settings[0], "binary") as server:
         for tokens in LENGTHS:
             feeds = graph.feeds(session, job.vectors(tokens, WIDTH), HEADS)
             bytes_out = len(OUTPUTS) * HEADS * tokens * tokens * 4
-            row = BareRow(tokens=tokens, megabytes=bytes_out / 1e6, service=[], bare=[], others=[])
+            row = BareRow(tokens=tokens, megabytes=bytes_out / 1e6, service=[], bare=[], sending=[], others=[])
             wrk.load(server.address, post(tokens), CONNECTIONS, 1)
             for number in range(rounds):
                 row.bare.append(bare.throughput(session, feeds, CORES, seconds))
@@ -45,9 +48,19 @@ def measure(say: Callable[[str], None], *, rounds: int, seconds: int) -> list[Ba
                     row.service.append(wrk.load(server.address, post(tokens), CONNECTIONS, seconds).per_second)
                 row.others.append(others.value)
                 time.sleep(PAUSE)
+                row.sending.append(_sending(post(tokens), bytes_out, seconds))
                 say(
                     f"round {number + 1}/{rounds}, {tokens} tokens: bare {row.bare[-1]:,.0f}/s, "
-                    f"service {row.service[-1]:,.0f}/s"
+                    f"sending {row.sending[-1]:,.0f}/s, service {row.service[-1]:,.0f}/s"
                 )
             found.append(row)
     return found
+
+
+def _sending(post: Post, size: int, seconds: float) -> float:
+    """Answers a second of a server that does nothing but send so many bytes."""
+    port = free_port()
+    command = (sys.executable, "-m", "load_tests.bench.sending", f"{size}", f"{port}", f"{CORES}")
+    with running(command, {}, LOGS / "sending.log", f"http://127.0.0.1:{port}", post, ROOT) as server:
+        wrk.load(server.address, post, CONNECTIONS, 1)
+        return wrk.load(server.address, post, CONNECTIONS, seconds).per_second

@@ -100,10 +100,15 @@ def test_settings_that_failed_and_the_one_used_are_shown() -> None:
 
 def test_the_ratio_to_the_bare_model_is_taken_round_by_round() -> None:
     row = BareRow(
-        tokens=128, megabytes=1.05, service=[50.0, 90.0, 70.0], bare=[100.0, 100.0, 140.0], others=[0.0, 0.0, 0.0]
+        tokens=128,
+        megabytes=1.05,
+        service=[50.0, 90.0, 70.0],
+        bare=[100.0, 100.0, 140.0],
+        sending=[300.0, 300.0, 420.0],
+        others=[0.0, 0.0, 0.0],
     )
     page = report.bare_section(Bare(**WHEN, rows=[row], connections=8, heads=8, width=256))
-    assert cells(page, "128")[6:8] == ["0.50", "0.50 to 0.90"]
+    assert cells(page, "128")[8:11] == ["0.50", "0.67", "0.67 to 1.20"]
 
 
 def memory_of(resident: list[int]) -> Memory:
