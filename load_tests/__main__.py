@@ -10,6 +10,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from load_tests import overload
 from load_tests.server import running_service
 
 LOCUSTFILE = Path(__file__).with_name("locustfile.py")
@@ -23,8 +24,11 @@ SCENARIOS = {
 
 def main(arguments: list[str]) -> int:
     scenario = arguments[0] if arguments else "smoke"
+    if scenario == "overload" and len(arguments) == 1:
+        return overload.main()
     if scenario not in SCENARIOS or len(arguments) > 1:
-        print(f"unknown scenario {' '.join(arguments)!r}; known: {', '.join(SCENARIOS)}", file=sys.stderr)
+        known = ", ".join((*SCENARIOS, "overload"))
+        print(f"unknown scenario {' '.join(arguments)!r}; known: {known}", file=sys.stderr)
         return 2
     with running_service(log_level="warning") as address:
         print(f"{scenario}: load on {address}, {' '.join(SCENARIOS[scenario])}", flush=True)

@@ -14,6 +14,7 @@ from service.catalogue import Model
 from service.encoding import Encoding
 from service.engine.job import Job, JobResult
 from service.engine.pruning import whole
+from service.errors import Overloaded
 from service.instance import Instance
 from service.masks import Sight, Visible
 from service.padding import Padded
@@ -34,6 +35,9 @@ class RunsAtOnce(Protocol):
 
     def room(self, job: Job) -> int:
         """How many jobs like this one may share a run on the event loop; 0 where it is not the place for them."""
+
+    def refusal(self, jobs: int, cells: int) -> Overloaded | None:
+        """What so many jobs that wait for a worker are told now; None where there is room for them."""
 
     def run_at_once(self, job: Job, one: Job, count: int, *, full: bool) -> JobResult | None:
         """The result of `job`, which is `count` jobs like `one` in one; None where it failed."""

@@ -136,19 +136,26 @@ class Batches(Generic[E]):
                 cells=cells,
                 limit=limits.queued_cells,
             )
-        if self._cells + cells > limits.queued_cells or len(self) + len(entries) > limits.queued_jobs:
-            wait = self.retry_after
-            raise Overloaded(
-                f"{len(self)} jobs of {self._cells} cells are queued and {len(entries)} more of {cells} cells do not "
-                f"fit: the limits are {limits.queued_jobs} jobs and {limits.queued_cells} cells; try again in about "
-                f"{wait:.1f} s",
-                retry_after=wait,
-                queued_jobs=len(self),
-                queued_cells=self._cells,
-                limit_jobs=limits.queued_jobs,
-                limit_cells=limits.queued_cells,
-            )
+        if (refusal := self.refusal(len(entries), cells)) is not None:
+            raise refusal
         self.add(entries)
+
+    def refusal(self, jobs: int, cells: int) -> Overloaded | None:
+        """What so many jobs are told that do not fit now; None where they do."""
+        limits = self.limits
+        if self._cells + cells <= limits.queued_cells and len(self) + jobs <= limits.queued_jobs:
+            return None
+        wait = self.retry_after
+        return Overloaded(
+            f"{len(self)} jobs of {self._cells} cells are queued and {jobs} more of {cells} cells do not "
+            f"fit: the limits are {limits.queued_jobs} jobs and {limits.queued_cells} cells; try again in about "
+            f"{wait:.1f} s",
+            retry_after=wait,
+            queued_jobs=len(self),
+            queued_cells=self._cells,
+            limit_jobs=limits.queued_jobs,
+            limit_cells=limits.queued_cells,
+        )
 
     def add(self, entries: Iterable[E]) -> None:
         """Admits these whatever the limits say: for the engine's own checks."""

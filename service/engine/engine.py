@@ -18,7 +18,15 @@ from service.engine.job import Job, JobResult
 from service.engine.observer import EngineObserver, Unobserved, tell
 from service.engine.policy import Policy, policy_for
 from service.engine.worker import Done, Workers
-from service.errors import ClientClosedRequest, DeadlineExceeded, Draining, ModelFailed, NotReady, ServiceError
+from service.errors import (
+    ClientClosedRequest,
+    DeadlineExceeded,
+    Draining,
+    ModelFailed,
+    NotReady,
+    Overloaded,
+    ServiceError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -257,6 +265,10 @@ class Engine:
             tell(self._observer.rejected, refusal.reason)
             raise refusal
         return await self._submit(jobs, self._inline if small else self._workers, deadline)
+
+    def refusal(self, jobs: int, cells: int) -> Overloaded | None:
+        """What `run` would tell so many jobs that wait for a worker, if the queue has no room for them now."""
+        return self._workers.batches.refusal(jobs, cells)
 
     def room(self, job: Job) -> int:
         """How many jobs like this one may share a run on the event loop; 0 where it is too large for that, has to wait

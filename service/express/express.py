@@ -12,9 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from service.engine.job import Job, JobResult
-from service.errors import ClientClosedRequest, ServiceError
+from service.errors import ClientClosedRequest, Overloaded, ServiceError
 from service.exchange import Exchange, new_id
 from service.express.connection import Connection
 from service.express.heads import LONGEST, Head, Heads
@@ -22,6 +23,7 @@ from service.express.routine import Routine, Waiting
 from service.express.spent import Spent
 from service.express.template import learn
 from service.lifecycle import Lifecycle
+from service.middleware import refusal
 from service.plan import RunsAtOnce
 from service.records import Timings
 from service.routes.attention import PATH, Asked, Attention
@@ -72,19 +74,22 @@ class Express:
         """How many bytes the request has of which these are the first, if its head is known and worth waiting for."""
         end = data.find(b"\r\n\r\n", 0, LONGEST) + 4
         head = self.heads.get(bytes(data[:end]))
-        return None if head is None or head.hopeless else end + head.length
+        wanted = head is not None and (not head.hopeless or self._crowded(head) is not None)
+        return end + head.length if head is not None and wanted else None
 
     def take(self, connection: Connection, data: bytes | bytearray) -> bool:
         """Whether this, the next that came over a connection, is answered here."""
         began = time.perf_counter()
         end = data.find(b"\r\n\r\n", 0, LONGEST) + 4
         head = self.heads.get(bytes(data[:end]))
-        if head is None or len(data) - end != head.length or head.hopeless or self.lifecycle.draining:
+        if head is None or len(data) - end != head.length or self.lifecycle.draining:
             return False
-        found = self._find(head, data, end) if self._waiting < self.settings.queue_jobs else None
+        found = None
+        if not head.hopeless and self._waiting < self.settings.queue_jobs:
+            found = self._find(head, data, end)
         if found is None:
             head.refused += 1
-            return False
+            return self._turned_away(connection, head, began)
         head.refused = 0
         routine, start, numbers = found
         if not routine.waiting:
@@ -97,6 +102,34 @@ class Express:
         if not self._scheduled:
             self._schedule()
         return True
+
+    def _turned_away(self, connection: Connection, head: Head, began: float) -> bool:
+        """Whether the request, for which a worker would be needed, is refused here, as the queue is full: to read and
+        to check it first would take time from those that are computed.
+        """
+        error = self._crowded(head)
+        if error is None or head.asked is None:
+            return False
+        exchange = Exchange(new_id(), PATH, began, head.asked.label)
+        exchange.fails(error.status, error.reason)
+        exchange.received, exchange.received_as = head.length, media.FORMATS[head.asked.kind]
+        headers, content = refusal(error, exchange.request_id)
+        exchange.gave(headers)
+        own = (
+            (b"x-request-id", exchange.request_id.encode()),
+            (b"server-timing", exchange.server_timing.encode()),
+        )
+        lines = b"".join(b"%b: %b\r\n" % header for header in (*headers, *own))
+        self.telemetry.began(PATH)
+        connection.hold()
+        connection.reply([b"%b%b\r\n" % (STATUS_LINE[error.status], lines), content], close=False)
+        self.telemetry.finished(exchange, time.perf_counter() - began)
+        return True
+
+    def _crowded(self, head: Head) -> Overloaded | None:
+        """Why such a request would be refused now, if it needs a worker and the queue is full."""
+        load = None if head.asked is None else head.asked.loads.get(head.length)
+        return None if load is None else self.engine.refusal(*load)
 
     def _schedule(self) -> None:
         self._scheduled = True

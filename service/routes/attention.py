@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from starlette.types import Receive, Scope, Send
@@ -14,7 +14,8 @@ from service.errors import NotAcceptable, ServiceError, UnknownName
 from service.exchange import Exchange, header
 from service.instance import ALL, Instance
 from service.lifecycle import Lifecycle
-from service.records import AttentionInput, AttentionOptions, Timings
+from service.plan import Plan
+from service.records import AttentionInput, AttentionOptions, ScoringResult, Timings
 from service.routes import download, query, upload
 from service.routes.leaving import Leaving
 from service.scoring import Scoring
@@ -24,6 +25,8 @@ from service.views import figures
 from service.wire import answer, body, media
 
 PATH = "/attention"
+LOADS = 256
+"""Lengths of bodies that are remembered for each question."""
 THREADED = 1 << 18
 """Bytes from which a body is read on a thread."""
 
@@ -36,6 +39,8 @@ class Asked:
     label: str
     accepted: str
     kind: str
+    loads: dict[int, tuple[int, int]] = field(default_factory=dict, compare=False)
+    """By the length of a body: the jobs and cells of a request that was like it."""
 
 
 class Attention:
@@ -73,6 +78,7 @@ class Attention:
         with Leaving(receive):
             result = await self.scoring.score(input, options, timings, deadline)
         computed = time.perf_counter()
+        self._remember(known, len(content), result)
         if lists:
             self._check_cells(answer.cells(result))
         if accepted == media.PNG:
@@ -83,6 +89,15 @@ class Attention:
         exchange.answers(result, timings)
         await download.send(send, accepted, pieces)
         timings.serialize = time.perf_counter() - computed
+
+    def _remember(self, asked: Asked, length: int, result: ScoringResult) -> None:
+        """What such a request asks of the queue, so that one which comes while that is full need not be read."""
+        plan = result.plan
+        if not isinstance(plan, Plan) or self.scoring.large.takes(plan):
+            return
+        if len(asked.loads) >= LOADS:
+            asked.loads.clear()
+        asked.loads[length] = len(plan.parts), plan.layout.cells * sum(len(part.outputs) for part in plan.parts)
 
     def _read(self, exchange: Exchange, raw: bytes, accept: str | None, content_type: str | None) -> Asked:
         try:

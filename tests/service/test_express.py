@@ -19,9 +19,10 @@ from prometheus_client import generate_latest
 
 from service.app import Service, create_app
 from service.engine.session import Sessions
+from service.errors import Overloaded
 from service.exchange import Exchange
 from service.express.express import Express
-from service.express.heads import PATIENCE, REMEMBERED, ROUTINES
+from service.express.heads import AGAIN, PATIENCE, REMEMBERED, ROUTINES
 from service.express.spent import Spent
 from service.records import Timings
 from service.settings import Settings
@@ -351,16 +352,70 @@ def test_one_wrong_request_among_many_goes_the_long_way_alone(door: Door) -> Non
     assert [parts(one.written)[0] for i, one in enumerate(connections) if i != 2] == [200] * 4
 
 
-def test_a_head_of_which_nothing_can_be_taken_is_looked_at_seldom(door: Door) -> None:
+def test_a_head_of_which_nothing_can_be_taken_is_looked_at_seldom(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     sent = request(GOOD, "return=weights&arrays=base64", accept=media.JSON)
     door.long(sent)
     for _ in range(PATIENCE + 1):
         assert door.short(sent) is None
     (head,) = (one for one in door.express.heads._heads.values() if b"arrays=base64&" in one.said[0] + b"&")
     assert head.hopeless
-    refused = head.refused
+    looks = 0
+    find = door.express._find
+
+    def counting(*arguments: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return find(*arguments)
+
+    monkeypatch.setattr(door.express, "_find", counting)
+    for _ in range(3 * AGAIN):
+        assert door.short(sent) is None
+    assert looks == 3
+
+
+def test_what_needs_a_worker_is_refused_unread_where_the_queue_is_full(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And only that, and only then."""
+
+    def read() -> dict[counts.Key, float]:
+        return counts.parse(generate_latest(door.service.telemetry.registry).decode())
+
+    query, body = "heads=8&encoding=kerple&return=output", samples.npy(embeddings(600, 16))
+    sent, small = request(body, query), request(GOOD)
+    assert door.long(sent)[0] == door.long(small)[0] == 200
+    assert door.short(small) is not None
     assert door.short(sent) is None
-    assert head.refused == refused  # it was not even looked at
+    asked: list[tuple[int, int]] = []
+
+    def full(jobs: int, cells: int) -> Overloaded:
+        asked.append((jobs, cells))
+        return Overloaded("it is full", retry_after=2.5, queued_jobs=7)
+
+    monkeypatch.setattr(door.service.engine, "refusal", full)
+    before = read()
+    for _ in range(PATIENCE + 4):  # also once the head is not looked at any more
+        ((status, headers, content),) = door.short(sent) or [(0, {}, b"")]
+        assert status == 429
+        assert headers["retry-after"] == "3"
+        problem = json.loads(content)
+        assert problem["detail"] == "it is full"
+        assert problem["queued_jobs"] == 7
+        assert problem["request_id"] == headers["x-request-id"]
+        assert headers["content-type"] == media.PROBLEM
+    assert set(asked) == {(1, 8 * 600 * 600)}
+    assert ((door.short(small) or [(0, {}, b"")])[0])[0] == 200
+    after = read()
+    assert counts.changes(before, after, "attention_requests_total") == {
+        ("kerple", "/attention", "429"): PATIENCE + 4,
+        ("rope", "/attention", "200"): 1,
+    }
+    assert counts.changes(before, after, "attention_rejected_total") == {("queue_full",): PATIENCE + 4}
+    assert counts.total(after, "attention_inflight_requests") == 0
+    assert door.express.expects(sent[:400]) == len(sent), "the rest is waited for, to be thrown away"
+    monkeypatch.undo()
+    assert door.express.expects(sent[:400]) is None
+    assert door.short(sent) is None
 
 
 NAN = embeddings(9, 8)

@@ -1,0 +1,89 @@
+"""More work than the service can do: everybody gets an answer, and what it is told is true."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from service.wire import media
+from tests.service import counts, samples
+from tests.service.process import Process, serving
+from tests.service.test_process import get, metrics
+
+HEADERS = {"content-type": media.NPY, "accept": media.SAFETENSORS}
+QUERY = "heads=8&return=output"
+LARGE = samples.npy(np.random.default_rng(0).standard_normal((700, 16)).astype(np.float32))
+"""4 million cells: some 10 ms of a core, and back come 45 kB."""
+SMALL = samples.npy(np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32))
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Process]:
+    with serving(workers="1", queue_jobs="6") as service:
+        yield service
+
+
+@dataclass
+class Clients:
+    """Each keeps its connection and asks again and again, whatever it is told."""
+
+    service: Process
+    requests: int
+    statuses: Counter[int] = field(default_factory=Counter)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def ask(self, body: bytes) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self.service.port, timeout=60)
+        port = None
+        for _ in range(self.requests):
+            connection.request("POST", f"/attention?{QUERY}", body, HEADERS)
+            answer = connection.getresponse()
+            content = answer.read()
+            port = port or connection.sock.getsockname()
+            assert connection.sock.getsockname() == port, "a refusal closes no connection"
+            with self.lock:
+                self.statuses[answer.status] += 1
+            if answer.status == 429:
+                assert int(answer.getheader("retry-after") or 0) >= 1
+                assert b"queued_jobs" in content
+        connection.close()
+
+
+def test_all_are_answered_refusals_say_when_to_come_back_and_counts_agree(service: Process) -> None:
+    before = metrics(service)
+    clients = Clients(service, 12)
+    with ThreadPoolExecutor(30) as threads:
+        for done in [threads.submit(clients.ask, LARGE) for _ in range(30)]:
+            done.result()
+    assert clients.statuses.total() == 30 * 12
+    assert set(clients.statuses) == {200, 429}
+    assert clients.statuses[200] >= 12
+    after = metrics(service)
+    moved = counts.changes(before, after, "attention_requests_total")
+    assert moved["rope", "/attention", "200"] == clients.statuses[200]
+    assert moved["rope", "/attention", "429"] == clients.statuses[429]
+    assert counts.changes(before, after, "attention_rejected_total") == {("queue_full",): clients.statuses[429]}
+    assert counts.changes(before, after, "attention_sequences_total") == {("rope",): clients.statuses[200]}
+    assert counts.total(after, "attention_queue_requests") == 0
+    assert counts.total(after, "attention_queue_oldest_seconds") == 0
+    assert counts.total(after, "attention_inflight_requests") == 1, "this look itself"
+    assert get(service, "/health/ready")[0] == 200
+
+
+def test_small_requests_are_answered_while_large_ones_are_refused(service: Process) -> None:
+    """They need no worker, so its queue does not concern them."""
+    large, small = Clients(service, 12), Clients(service, 100)
+    with ThreadPoolExecutor(30) as threads:
+        clients = [threads.submit(large.ask, LARGE) for _ in range(25)]
+        clients += [threads.submit(small.ask, SMALL) for _ in range(3)]
+        for done in clients:
+            done.result()
+    assert large.statuses[429] > 0
+    assert small.statuses == {200: 300}
