@@ -21,6 +21,7 @@ class Limits:
     """The largest request that is taken.
 
     `cells`: batch * heads * queries * keys, over all outputs of all encodings; each is 4 bytes of memory.
+    `summaries`: heads that are summarised, of all results and all of a batch.
     `parameters`: numbers in one default parameter array.
     `position`: the largest, either side of 0; beyond it float64 angles are no longer right in float32.
     `text`: bytes of a text, before it becomes tokens.
@@ -32,6 +33,7 @@ class Limits:
     batch: int = 4_096
     cells: int = 1 << 27
     parameters: int = 1 << 24
+    summaries: int = 1 << 14
     position: float = 1e9
     text: int = 1 << 20
 

@@ -20,6 +20,7 @@ from starlette.routing import Route
 
 from service import __version__
 from service.admission import Limits as RequestLimits
+from service.analysis.analyst import Analyst, analysis_folder
 from service.board import Board
 from service.catalogue import Catalogue
 from service.engine.batches import Limits as QueueLimits
@@ -131,7 +132,7 @@ def create_app(
         (*paths.all, *v2.METHODS, OTHER),
         (PATH, v2.INFER),
         [one.id for one in service.catalogue.encodings],
-        {one.graph.name: one.id for one in service.catalogue.encodings},
+        {one.graph.name: one.id for one in service.catalogue.encodings} | service.scoring.analyst.graphs,
         service.sessions.provider,
     )
     observed = partial(Observed, telemetry=service.telemetry, lifecycle=service.lifecycle, endpoint=paths.template)
@@ -158,7 +159,8 @@ def _assemble(settings: Settings, sessions: Sessions, registry: CollectorRegistr
     catalogue = Catalogue.read(settings.models)
     telemetry = Telemetry(registry, board)
     statistics = Statistics(board=board)
-    statistics.expect(encoding.name for encoding in catalogue.encodings)
+    analyst = Analyst(analysis_folder(settings.models))
+    statistics.expect([*(encoding.name for encoding in catalogue.encodings), analyst.rows.name, analyst.pairs.name])
     policy = policy_for(sessions.provider)
     engine = Engine(
         sessions,
@@ -175,6 +177,7 @@ def _assemble(settings: Settings, sessions: Sessions, registry: CollectorRegistr
         padding=policy if isinstance(policy, GpuPolicy) else None,
         large=Bounds(settings.request_cells, settings.queue_cells, at_once=max(2, engine.workers)),
         give_back=sessions.give_back,
+        analyst=analyst,
     )
     lifecycle = Lifecycle(lambda: engine.health if catalogue.models else "no exported models were found")
     telemetry.describe(version=__version__, onnxruntime=onnxruntime.__version__, device=device_name(sessions.provider))

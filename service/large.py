@@ -6,13 +6,14 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Bool
 
+from service.analysis.inquiry import Inquiry
 from service.blocks import Assembly, Block, Lease, Room, blocks, cut
 from service.engine.batches import Throughput
 from service.engine.job import Job, JobResult, Tables
@@ -30,6 +31,8 @@ Mask = Bool[np.ndarray, "#batch #heads #queries keys"]
 BLOCK = 1 << 23
 """A job of more cells than this is cut into blocks of so many: 32 MB of float32. Smaller ones take longer, for each of
 them turns all the keys anew; what runs need besides grows with it, and is kept."""
+ANALYSED = 1 << 21
+"""The same where the numbers of its rows are wanted as well: they are several passes over what a block computes."""
 WHOLE_TABLES = 1 << 22
 """Tables of more numbers than this are computed for each block."""
 AHEAD = 2
@@ -57,9 +60,9 @@ class Spent:
     compute: float = 0.0
     batch_assembly: float = 0.0
 
-    def add(self, answer: JobResult) -> None:
-        self.compute += answer.compute
-        self.batch_assembly += answer.batch_assembly
+    def add(self, answers: Sequence[JobResult]) -> None:
+        self.compute += sum(answer.compute for answer in answers)
+        self.batch_assembly += sum(answer.batch_assembly for answer in answers)
 
     def add_to(self, timings: Timings, checking: float, waited: float) -> None:
         """`waited` is the time from the first block to the last."""
@@ -74,9 +77,9 @@ class Spent:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Work:
-    """One part of a request, and all that its blocks are cut from."""
+    """Parts of a request whose blocks are computed together, and all that these are cut from."""
 
-    part: Part
+    parts: Sequence[Part]
     plan: Plan
     mask: Mask | None
     queries: np.ndarray
@@ -84,6 +87,8 @@ class Work:
     deadline: float | None
     first: bool
     """Whether nothing of the request has been computed before."""
+    inquiry: Inquiry | None
+    assemblies: Sequence[Assembly]
 
 
 class Large:
@@ -123,19 +128,28 @@ class Large:
         return found
 
     async def compute(
-        self, plan: Plan, mask: np.ndarray | None, queries: np.ndarray, keys: np.ndarray, deadline: float | None
-    ) -> tuple[list[Picked], Spent]:
-        """What the answer keeps of each part. Raises what the engine raises; InvalidInput for a mask that is none."""
+        self,
+        plan: Plan,
+        mask: np.ndarray | None,
+        queries: np.ndarray,
+        keys: np.ndarray,
+        deadline: float | None,
+        inquire: Callable[[Mask | None], Inquiry] | None = None,
+    ) -> tuple[list[Picked], Spent, Inquiry | None]:
+        """What the answer keeps of each part, and what was found out about them: `inquire` says what is asked, under
+        this mask. Raises what the engine raises; InvalidInput for a mask that is none.
+        """
         read = None if mask is None else await asyncio.to_thread(_read_mask, mask, plan)
-        cells = plan.layout.cells * sum(len(part.outputs) for part in plan.parts)
+        inquiry = None if inquire is None else await asyncio.to_thread(inquire, read)
+        cells = plan.layout.cells * sum(part.matrices for part in plan.parts)
         turn = await self._turn(plan, cells, deadline)
         try:
             numbers = sum(_numbers(part, plan) for part in plan.parts)
             lease = await self.room.take(min(self._bounds.room, numbers), deadline)
             began = time.monotonic()
-            found = await self._parts(plan, read, queries, keys, deadline, lease)
+            picked, spent = await self._parts(plan, read, queries, keys, deadline, lease, inquiry)
             self._throughput.record(cells, time.monotonic() - began)
-            return found
+            return picked, spent, inquiry
         finally:
             turn.close()
             self._rest()
@@ -177,34 +191,37 @@ class Large:
         keys: np.ndarray,
         deadline: float | None,
         lease: Lease,
+        inquiry: Inquiry | None,
     ) -> tuple[list[Picked], Spent]:
         spent = Spent()
-        picked: list[Picked] = []
-        assembly = None
+        assemblies = [Assembly(len(queries), queries.shape[1], lease.empty) for _ in plan.parts]
+        # What is compared must be at hand together; else one part after the other needs less memory.
+        together = inquiry is not None and inquiry.compares
+        groups = [slice(None)] if together else [slice(i, i + 1) for i in range(len(plan.parts))]
         try:
-            for part in plan.parts:
-                assembly = Assembly(len(queries), queries.shape[1], lease.empty)
-                work = Work(part, plan, read, queries, keys, deadline, first=part is plan.parts[0])
-                await self._part(work, assembly, spent)
-                picked.append(assembly.done())
+            for group in groups:
+                asked = None if inquiry is None else inquiry.of_parts(group)
+                first = not group.start
+                some = plan.parts[group], assemblies[group]
+                await self._group(Work(some[0], plan, read, queries, keys, deadline, first, asked, some[1]), spent)
+            picked = [assembly.done() for assembly in assemblies]
         except BaseException:
             # Else whoever keeps the exception keeps all this, by its traceback.
-            picked.clear()
-            if assembly is not None:
+            for assembly in assemblies:
                 assembly.done()
             raise
         finally:
             lease.close()
         return picked, spent
 
-    async def _part(self, work: Work, assembly: Assembly, spent: Spent) -> None:
-        running: deque[asyncio.Task[JobResult]] = deque()
+    async def _group(self, work: Work, spent: Spent) -> None:
+        running: deque[asyncio.Task[list[JobResult]]] = deque()
         try:
             async with aclosing(self._blocks(work)) as cut_up:
                 async for block, tables in cut_up:
                     if len(running) == AHEAD:
                         spent.add(await running.popleft())
-                    running.append(asyncio.create_task(self._block(work, block, tables, assembly)))
+                    running.append(asyncio.create_task(self._block(work, block, tables)))
             while running:
                 spent.add(await running.popleft())
         finally:
@@ -212,42 +229,69 @@ class Large:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    async def _blocks(self, work: Work) -> AsyncGenerator[tuple[Block, Tables]]:
-        needs, layout = work.part.needs, work.plan.layout
-        everything = await self._tables.tables(needs) if needs.elements <= WHOLE_TABLES else None
-        cells = layout.heads * len(layout.key_positions) * len(work.part.outputs)
-        queries, tables = slice(0, 0), None
-        for block in blocks(len(work.queries), work.queries.shape[1], cells, self._bounds.block):
-            if tables is None or block.queries != queries:
+    async def _blocks(self, work: Work) -> AsyncGenerator[tuple[Block, list[Tables]]]:
+        """Each block, with the tables of each part."""
+        all_needs, layout = [part.needs for part in work.parts], work.plan.layout
+        everything = [
+            await self._tables.tables(needs) if needs.elements <= WHOLE_TABLES else None for needs in all_needs
+        ]
+        cells = layout.heads * len(layout.key_positions) * sum(part.matrices for part in work.parts)
+        most = self._bounds.block if work.inquiry is None else min(self._bounds.block, ANALYSED)
+        queries, tables = slice(0, 0), list[Tables]()
+        for block in blocks(len(work.queries), work.queries.shape[1], cells, most):
+            if block.queries != queries:
                 queries = block.queries
-                if everything is not None:
-                    tables = cut(everything, needs.encoding, queries)
-                else:
-                    tables = await self._tables.of_block(_of_block(needs, queries))
+                tables = [
+                    await self._tables.of_block(_of_block(needs, queries))
+                    if known is None
+                    else cut(known, needs.encoding, queries)
+                    for needs, known in zip(all_needs, everything, strict=True)
+                ]
             yield block, tables
 
-    async def _block(self, work: Work, block: Block, tables: Tables, assembly: Assembly) -> JobResult:
+    async def _block(self, work: Work, block: Block, tables: Sequence[Tables]) -> list[JobResult]:
+        """All that was run."""
         visible = await asyncio.to_thread(_visible, work, block)
-        part, queries, keys = work.part, work.queries[block.batch, block.queries], work.keys[block.batch]
-        cells = len(queries) * queries.shape[1] * work.plan.layout.heads * keys.shape[1] * len(part.outputs)
-        job = Job(part.encoding.graph, tables, part.outputs, queries, keys, visible, cells, part.parameters.switches)
-        answer = await self._run(
-            job, work.deadline, first=work.first and not (block.queries.start or block.batch.start)
-        )
-        await asyncio.to_thread(_place, assembly, block, work.plan, answer, visible)
-        return answer
+        queries, keys = work.queries[block.batch, block.queries], work.keys[block.batch]
+        cells = len(queries) * queries.shape[1] * work.plan.layout.heads * keys.shape[1]
+        inquiry, piece = work.inquiry, None
+        if inquiry is not None:
+            piece = await asyncio.to_thread(inquiry.piece, block, visible)
+            tables = [piece.tables(one) for one in tables]
+        jobs = [
+            Job(part.graph, one, part.outputs, queries, keys, visible, cells * part.matrices, part.parameters.switches)
+            for part, one in zip(work.parts, tables, strict=True)
+        ]
+        uniform = [] if piece is None or piece.uniform is None else [piece.uniform]
+        patient = Patient(self._engine, first=work.first and not (block.queries.start or block.batch.start))
+        answers = await patient.run([*jobs, *uniform], work.deadline)
+        if inquiry is not None and piece is not None:
+            answers += await inquiry.take(piece, answers, Patient(self._engine, first=False), work.deadline)
+        for part, assembly, answer in zip(work.parts, work.assemblies, answers, strict=False):
+            if part.kept:
+                await asyncio.to_thread(_place, assembly, block, work.plan, part, answer, visible)
+        for answer in answers:
+            answer.outputs = {}  # the runs' own arrays are needed no more
+        return answers
 
-    async def _run(self, job: Job, deadline: float | None, *, first: bool) -> JobResult:
-        """The first block is refused where the queue is full; later ones wait, for there is work to lose."""
+
+@dataclass(frozen=True, slots=True)
+class Patient:
+    """The engine, for which one block of a request waits: only the first is refused where the queue is full, for later
+    there is work to lose.
+    """
+
+    engine: Runs
+    first: bool
+
+    async def run(self, jobs: Sequence[Job], deadline: float | None = None) -> list[JobResult]:
         while True:
             try:
-                (answer,) = await self._engine.run([job], deadline)
+                return await self.engine.run(jobs, deadline)
             except Overloaded as error:
-                if first or (deadline is not None and time.monotonic() > deadline):
+                if self.first or (deadline is not None and time.monotonic() > deadline):
                     raise
                 await asyncio.sleep(min(0.1, error.retry_after))
-            else:
-                return answer
 
 
 def _of_block(needs: Needs, queries: slice) -> Needs:
@@ -272,9 +316,10 @@ def _visible(work: Work, block: Block) -> Visible | None:
     return combine(mask, seen, block.queries.stop - block.queries.start, len(layout.key_positions))
 
 
-def _place(assembly: Assembly, block: Block, plan: Plan, answer: JobResult, visible: Visible | None) -> None:
-    assembly.place(block, Picked.of(plan.layout.choice, answer, visible))
-    answer.outputs = {}  # the run's own arrays are needed no more
+def _place(
+    assembly: Assembly, block: Block, plan: Plan, part: Part, answer: JobResult, visible: Visible | None
+) -> None:
+    assembly.place(block, Picked.of(plan.layout.choice, part.kept, answer, visible))
 
 
 def _numbers(part: Part, plan: Plan) -> int:
@@ -283,6 +328,6 @@ def _numbers(part: Part, plan: Plan) -> int:
     rows = (layout.batch or 1) * len(layout.query_positions)
     heads = layout.heads if choice.head is None else len(choice.head)
     keys = len(layout.key_positions) if choice.top_k is None else choice.top_k
-    outputs = sum(whole(output) == "output" for output in part.outputs)
-    matrices = len(part.outputs) - outputs + (choice.top_k is not None)
+    outputs = sum(whole(output) == "output" for output in part.kept)
+    matrices = len(part.kept) - outputs + (choice.top_k is not None)
     return rows * heads * (keys * matrices + layout.head_dim * outputs)

@@ -10,9 +10,11 @@ import numpy as np
 from jaxtyping import Int32
 
 from service.admission import Admitted
+from service.analysis.analyst import Study
 from service.catalogue import Model
 from service.encoding import Encoding
-from service.engine.job import Job, JobResult
+from service.engine.appending import appended
+from service.engine.job import Graph, Job, JobResult
 from service.engine.pruning import whole
 from service.errors import Overloaded
 from service.instance import Instance
@@ -43,6 +45,11 @@ class RunsAtOnce(Protocol):
         """The result of `job`, which is `count` jobs like `one` in one; None where it failed."""
 
 
+def matrices(outputs: Sequence[str]) -> int:
+    """How many matrices a run with these outputs makes: the weights, if no other, for their rows' numbers."""
+    return max(1, sum(not appended(output) for output in outputs))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
     """One encoding's share of a request."""
@@ -51,13 +58,27 @@ class Part:
     parameters: ResolvedParameters
     conventions: Mapping[str, str]
     outputs: tuple[str, ...]
+    kept: tuple[str, ...]
+    """Of the outputs, those that the answer is made of."""
     needs: Needs
+    behind: Graph | None = None
+    """Its graph with another behind it, where the numbers of its rows are wanted."""
     padded: Padded | None = None
     """Where it is computed with more tokens than it has."""
 
     @property
     def encoding(self) -> Encoding:
         return self.instance.encoding
+
+    @property
+    def graph(self) -> Graph:
+        """What is run."""
+        return self.behind or self.encoding.graph
+
+    @property
+    def matrices(self) -> int:
+        """How many its run makes, at the least."""
+        return matrices(self.outputs)
 
     @property
     def computed(self) -> Needs:
@@ -115,6 +136,9 @@ class Plan:
     skipped: Mapping[str, str]
     largest_job: int
     """Cells, of all outputs of one part."""
+    returns: tuple[str, ...]
+    study: Study | None
+    """What is to be found out about the matrices."""
 
     @property
     def causal(self) -> bool:
@@ -134,8 +158,9 @@ class Picked:
     nonfinite: int = 0
 
     @classmethod
-    def of(cls, choice: Choice, answer: JobResult, visible: Visible | None) -> Picked:
-        computed = {whole(name): array for name, array in answer.outputs.items()}
+    def of(cls, choice: Choice, kept: Sequence[str], answer: JobResult, visible: Visible | None) -> Picked:
+        """`kept` are the outputs that the answer is made of."""
+        computed = {whole(name): answer.outputs[name] for name in kept}
         outputs, keys = pick(choice, computed, visible)
         nonfinite = answer.nonfinite
         if nonfinite and outputs is not computed:

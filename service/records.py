@@ -12,8 +12,10 @@ from jaxtyping import Float, Int32, Num
 from service.masks import Window
 from service.selection import Selection
 
-RETURNABLE = ("weights", "scores", "terms", "output")
-DEFAULT_RETURN = ("weights", "scores")
+MATRICES = ("weights", "scores", "terms", "output")
+RETURNABLE = (*MATRICES, "summary", "comparison")
+DEFAULT_RETURN = ("weights", "scores", "summary")
+"""With `compare` the comparison as well; and neither for very many heads (`service.admission.Limits`)."""
 
 
 @dataclass(slots=True)
@@ -50,7 +52,10 @@ class AttentionOptions:
     key_heads: int | None = None
     """Key head j serves the query heads j*g .. j*g + g-1, g = heads / key_heads. None: as many as there are heads."""
     causal: bool | None = None
-    returns: tuple[str, ...] = DEFAULT_RETURN
+    returns: tuple[str, ...] | None = ("weights", "scores")
+    """None: `DEFAULT_RETURN`, as it suits the request."""
+    metrics: tuple[str, ...] = ()
+    """Of summaries and comparisons; none: the default ones."""
     scalars: Mapping[str, str] = field(default_factory=dict, hash=False)
     rows: Selection | None = None
     """The queries to return; the others are not computed. None: all, and so are heads and keys."""
@@ -90,6 +95,16 @@ class EncodingResult:
     top_k: TopK | None = None
     label: str | None = None
     """Tells instances of one encoding apart."""
+    summary: Mapping[str, Any] | None = None
+    """JSON with arrays, of all heads and rows that are returned."""
+    profile: Mapping[str, np.ndarray] | None = None
+    """Its distance profile: [*batch, heads, distances]."""
+
+    @property
+    def holds_numbers(self) -> bool:
+        """Whether there are arrays."""
+        arrays = self.weights, self.scores, self.output, self.terms, self.top_k
+        return any(array is not None for array in arrays)
 
     @property
     def name(self) -> str:
@@ -145,3 +160,5 @@ class ScoringResult:
     """How the request's mask was read, `[batch, keys]`; None where there was none."""
     window: Window | None = None
     """The keys that the layer sees at all; None: every one."""
+    comparison: Mapping[str, Any] | None = None
+    """JSON with arrays: `reference`, and `against` by the names of the other results."""

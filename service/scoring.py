@@ -4,37 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
+from jaxtyping import Bool
 
 from service.admission import Limits, admit, check, whole_keys
+from service.analysis.analyst import Analyst, Study, analysis_folder
+from service.analysis.inquiry import Inquiry, Piece
+from service.analysis.tokens import padding, with_tokens
+from service.analysis.wanted import Wanted
+from service.blocks import Block
 from service.cache import Cache
 from service.catalogue import Catalogue, Model
 from service.conventions import conventions
 from service.encoding import Encoding
 from service.engine.job import Job, JobResult, Tables
 from service.engine.pruning import HALF
-from service.errors import InvalidInput, PayloadTooLarge, ServiceError, UnknownName
+from service.errors import InvalidInput, PayloadTooLarge, ServiceError
 from service.instance import Instance, asked
 from service.large import Bounds, Large
 from service.masks import Sight, SightMasks, Visible, combine, mask_axes, read_mask
 from service.padding import Lengths, Padding
 from service.parameters import Given, Parameters, ResolvedParameters, Sizes, assign
 from service.plan import Layout, Part, Picked, Plan, Runs
-from service.records import (
-    RETURNABLE,
-    AttentionInput,
-    AttentionOptions,
-    EncodingResult,
-    ScoringResult,
-    Timings,
-    TopK,
-)
+from service.records import AttentionInput, AttentionOptions, EncodingResult, ScoringResult, Timings, TopK
+from service.returns import returned
 from service.selection import Indices, choose, index
 from service.tables import Needs, TableCache
+
+T = TypeVar("T")
 
 __all__ = ["Limits", "PositionTables", "Runs", "Scoring"]
 
@@ -42,6 +44,10 @@ __all__ = ["Limits", "PositionTables", "Runs", "Scoring"]
 PLANS = 1024
 # Tokens, heads and head_dim of the jobs that show what runs cost.
 SIZES = ((4, 1, 16), (16, 2, 16), (64, 1, 16), (32, 4, 16), (32, 4, 64), (128, 2, 16), (128, 4, 32), (256, 2, 64))
+# The k of `topk_overlap` where the request names no top_k.
+TOP = 8
+# Numbers that an inquiry may look at on the event loop.
+QUICK = 1 << 17
 # Work on fewer cells than this is done on the event loop: a thread would cost more than it frees.
 INLINE = 1 << 20
 # Bytes of a text from which it is read on a thread.
@@ -73,9 +79,11 @@ class Scoring:
         padding: Lengths | None = None,
         large: Bounds | None = None,
         give_back: Callable[[], None] | None = None,
+        analyst: Analyst | None = None,
     ) -> None:
         """`padding` says which lengths are computed as longer ones; None: all are computed as they are. Jobs of more
         than `large.block` cells are computed in blocks; `give_back` is called some time after the last of them.
+        `analyst` makes summaries and comparisons.
         """
         self.catalogue = catalogue
         self.engine = engine
@@ -83,6 +91,7 @@ class Scoring:
         self.limits = limits or Limits()
         self._parameters = Parameters(largest=self.limits.parameters)
         self._padding = None if padding is None else Padding(padding, self._parameters)
+        self.analyst = analyst or Analyst(analysis_folder(()))
         self._sights = SightMasks()
         bounds = large or Bounds(self.limits.cells, 2 * self.limits.cells)
         self.large = Large(engine, tables, bounds, give_back)
@@ -108,20 +117,36 @@ class Scoring:
             if options.key_heads is not None:
                 keys = await _whole_keys(keys, layout.heads // options.key_heads)
             planned = time.perf_counter()
-            picked, spent = await self.large.compute(plan, input.mask, queries, keys, deadline)
+            inquire = None if plan.study is None else partial(self._inquire, plan, plan.study, input, queries, keys)
+            picked, spent, inquiry = await self.large.compute(plan, input.mask, queries, keys, deadline, inquire)
+            answered = time.perf_counter()
+            spent.add_to(timings, planned - began, answered - planned)
             results = [_result(part, one, plan) for part, one in zip(plan.parts, picked, strict=True)]
-            spent.add_to(timings, planned - began, time.perf_counter() - planned)
-            return _answer(plan, results, input, options, timings)
+            answer = _answer(plan, results, input, options, timings)
+            if inquiry is not None:
+                await asyncio.to_thread(inquiry.tell, answer)
+            timings.postprocess += time.perf_counter() - answered
+            return answer
         visible = None if input.mask is None and plan.sight.everything else await self._visible(input.mask, plan)
         if options.key_heads is not None:
             keys = await _whole_keys(keys, layout.heads // options.key_heads)
         planned = time.perf_counter()
         tables = await self._tables([part.computed for part in plan.parts])
         ready = time.perf_counter()
+        inquiry, piece, uniform = None, None, []
+        if plan.study is not None:
+            inquiry, piece = await self._inquiry(plan, plan.study, input, queries, keys, visible)
+            tables = [piece.tables(one) for one in tables]
+            uniform = [] if piece.uniform is None else [piece.uniform]
         jobs = _jobs(plan, tables, queries, keys, self._all_seen(plan, input.mask, visible))
-        answers = await self.engine.run(jobs, deadline)
+        answers = await self.engine.run([*jobs, *uniform], deadline)
+        if inquiry is not None and piece is not None:
+            answers += await inquiry.take(piece, answers, self.engine, deadline)
         answered = time.perf_counter()
         results = await _results(plan, answers, visible)
+        answer = _answer(plan, results, input, options, timings)
+        if inquiry is not None:
+            await (asyncio.to_thread(inquiry.tell, answer) if inquiry.slow else _now(inquiry.tell, answer))
         done = time.perf_counter()
 
         waited = answered - ready
@@ -133,7 +158,7 @@ class Scoring:
         timings.queue += waited - compute - assembly
         timings.postprocess += done - answered
         timings.batch_jobs = max(answer.batch_jobs for answer in answers)
-        return _answer(plan, results, input, options, timings)
+        return answer
 
     async def read_text(
         self, input: AttentionInput, options: AttentionOptions
@@ -172,7 +197,7 @@ class Scoring:
         if embeddings is None or not plain(input) or input.mask is not None or options.key_heads is not None:
             return None
         plan = self._plans.get((options, embeddings.shape))
-        if plan is None or len(plan.parts) > 1 or plan.largest_job >= INLINE:
+        if plan is None or len(plan.parts) > 1 or plan.largest_job >= INLINE or plan.study is not None:
             return None
         (part,) = plan.parts
         tables = self.tables.get(part.computed)
@@ -192,7 +217,8 @@ class Scoring:
         timings: Timings,
     ) -> ScoringResult:
         """What `score` returns, of a plan and the result of its job that `at_once` gave."""
-        results = [_result(plan.parts[0], Picked.of(plan.layout.choice, answer, visible), plan)]
+        (part,) = plan.parts
+        results = [_result(part, Picked.of(plan.layout.choice, part.kept, answer, visible), plan)]
         return _answer(plan, results, None, options, timings)
 
     async def position_tables(self, input: AttentionInput, options: AttentionOptions) -> PositionTables:
@@ -251,7 +277,6 @@ class Scoring:
         return plan, plan.layout.chosen(keys), keys
 
     def _plan(self, input: AttentionInput, options: AttentionOptions) -> tuple[Plan, np.ndarray, np.ndarray]:
-        returns = _returns(options.returns)
         model = self.catalogue.model(options.model)
         instances, optional = asked(model, options.encoding, options.compare)
         admitted = admit(input, model, options.heads, self.limits, options.key_heads)
@@ -284,7 +309,18 @@ class Scoring:
             keys=len(admitted.key_positions),
         )
         layout = Layout.of(admitted, choice)
-        computed = returns if choice.top_k is None else (*returns, "weights")
+        shown = admitted.heads if choice.head is None else len(choice.head)
+        returns = returned(
+            options.returns,
+            compares=bool(options.compare),
+            heads=shown * admitted.rows * len(able),
+            most=self.limits.summaries,
+        )
+        wanted = Wanted.of(returns, options.metrics)
+        study = None
+        if wanted is not None:
+            study = self.analyst.study(wanted, layout.query_positions, layout.key_positions, options.top_k or TOP)
+        kept = returns if choice.top_k is None else (*returns, "weights")
         # The largest keys are told apart by all the digits there are.
         half = options.half and choice.top_k is None
         parts: list[Part] = []
@@ -299,8 +335,13 @@ class Scoring:
             else:
                 lines = conventions(encoding.conventions, parameters.report, parameters.pointers)
                 needs = _needs(encoding, parameters, layout, causal, largest)
-                parts.append(Part(instance, parameters, lines, _outputs(encoding, computed, half), needs))
-        if self._padding is not None:
+                own = outputs = _outputs(encoding, kept, half)
+                behind = None
+                if study is not None:
+                    outputs = (*outputs, *(name for name in study.compared if name not in outputs), *study.computed)
+                    behind = self.analyst.behind(encoding.graph) if study.computed else None
+                parts.append(Part(instance, parameters, lines, outputs, own, needs, behind))
+        if self._padding is not None and study is None:
             parts = self._padded(parts, given, layout, admitted.rows, self._padding)
         if not parts:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
@@ -308,12 +349,12 @@ class Scoring:
                 f"no encoding of {model.name} can serve this request: {reasons}", pointer="query:compare"
             )
         self._check_cells(layout, parts)
-        largest_job = layout.cells * max(len(part.outputs) for part in parts)
-        plan = Plan(model, layout, Sight(causal, model.window), parts, skipped, largest_job)
+        largest_job = layout.cells * max(part.matrices for part in parts)
+        plan = Plan(model, layout, Sight(causal, model.window), parts, skipped, largest_job, returns, study)
         return plan, layout.chosen(admitted.queries), admitted.keys
 
     def _check_cells(self, layout: Layout, parts: Sequence[Part]) -> None:
-        outputs = sum(len(part.outputs) for part in parts)
+        outputs = sum(part.matrices for part in parts)
         cells = layout.cells * outputs
         if cells <= self.limits.cells:
             return
@@ -327,6 +368,52 @@ class Scoring:
             f"{len(layout.query_positions)} x keys {len(layout.key_positions)} x {outputs} outputs of {len(parts)} "
             f"encodings); the limit is {self.limits.cells:,}: ask for {', or '.join(fixes)}",
             limit=self.limits.cells,
+        )
+
+    async def _inquiry(
+        self,
+        plan: Plan,
+        study: Study,
+        input: AttentionInput,
+        queries: np.ndarray,
+        keys: np.ndarray,
+        visible: Visible | None,
+    ) -> tuple[Inquiry, Piece]:
+        """What is asked of a request that is computed in one piece, and what its runs need for that."""
+        everything = Block(slice(0, len(queries)), slice(0, queries.shape[1]))
+
+        def both() -> tuple[Inquiry, Piece]:
+            inquiry = self._inquire(plan, study, input, queries, keys, visible)
+            return inquiry, inquiry.piece(everything, visible)
+
+        slow = queries.shape[1] * keys.shape[1] > QUICK or (study.wanted.tokens and keys.size > QUICK)
+        return await asyncio.to_thread(both) if slow else both()
+
+    def _inquire(
+        self,
+        plan: Plan,
+        study: Study,
+        input: AttentionInput,
+        queries: np.ndarray,
+        keys: np.ndarray,
+        mask: Bool[np.ndarray, "#batch #heads ..."] | None,
+    ) -> Inquiry:
+        layout, choice, known = plan.layout, plan.layout.choice, study.layout
+        if study.wanted.tokens:
+            known = with_tokens(known, input, queries, keys, choice.rows)
+        return Inquiry(
+            self.analyst,
+            study,
+            batch=layout.batch or 1,
+            heads=layout.heads,
+            sight=plan.sight,
+            mask=None if mask is None or input.mask is None else mask.shape[:2],
+            switches=[part.parameters.switches for part in plan.parts],
+            head=choice.head,
+            layout=with_tokens(study.layout, input, queries, keys, choice.rows)
+            if study.wanted.tokens
+            else study.layout,
+            padding=padding(input, layout.batch, layout.heads, choice, len(layout.key_positions)),
         )
 
     async def _visible(self, mask: np.ndarray | None, plan: Plan) -> Visible | None:
@@ -356,7 +443,7 @@ class Scoring:
             replace(part, padded=padding.of(part.needs, given[part.instance.name], rows, part.outputs))
             for part in parts
         ]
-        cells = sum((part.padded or layout).cells * len(part.outputs) for part in padded)
+        cells = sum((part.padded or layout).cells * part.matrices for part in padded)
         return padded if cells <= self.limits.cells else parts
 
     def _seen(self, part: Part, sight: Sight, mask: np.ndarray | None, visible: Visible | None) -> Visible | None:
@@ -381,14 +468,8 @@ async def _whole_keys(keys: np.ndarray, group: int) -> np.ndarray:
     return await asyncio.to_thread(whole_keys, keys, group)
 
 
-def _returns(names: Iterable[str]) -> tuple[str, ...]:
-    returns = tuple(dict.fromkeys(names))
-    for name in returns:
-        if name not in RETURNABLE:
-            raise UnknownName("value of return", name, RETURNABLE, pointer="query:return")
-    if not returns:
-        raise InvalidInput(f"return names nothing; it may hold {', '.join(RETURNABLE)}", pointer="query:return")
-    return returns
+async def _now(call: Callable[[T], None], argument: T) -> None:
+    call(argument)
 
 
 def _outputs(encoding: Encoding, returns: Sequence[str], half: bool) -> tuple[str, ...]:
@@ -437,13 +518,13 @@ def _jobs(
 ) -> list[Job]:
     return [
         Job(
-            part.encoding.graph,
+            part.graph,
             table,
             part.outputs,
             queries,
             keys,
             seen,
-            (part.padded or plan.layout).cells * len(part.outputs),
+            (part.padded or plan.layout).cells * part.matrices,
             part.parameters.switches,
             part.padded.lengths if part.padded else None,
         )
@@ -454,8 +535,8 @@ def _jobs(
 async def _results(plan: Plan, answers: Sequence[JobResult], visible: Visible | None) -> list[EncodingResult]:
     def results() -> list[EncodingResult]:
         return [
-            _result(part, Picked.of(plan.layout.choice, answer, visible), plan)
-            for part, answer in zip(plan.parts, answers, strict=True)
+            _result(part, Picked.of(plan.layout.choice, part.kept, answer, visible), plan)
+            for part, answer in zip(plan.parts, answers, strict=False)
         ]
 
     ranked = plan.layout.choice.top_k is not None and plan.layout.cells * len(plan.parts) > INLINE

@@ -249,12 +249,12 @@ class Telemetry:
         provider: str = "",
     ) -> None:
         """Makes every series exist: `scoring` are the endpoints whose requests have an encoding, `graphs` says of which
-        encoding a graph is, `provider` where they are run.
+        encoding a graph is (or what it does, where it is of none), `provider` where they are run.
         """
         self._graphs.update(graphs or {})
         known = (*encodings, UNKNOWN)
         scoring = tuple(scoring)
-        for encoding in known:
+        for encoding in dict.fromkeys((*known, *self._graphs.values())):
             self._encoding(encoding)
             if provider:
                 self._computing.create(encoding, provider)

@@ -21,6 +21,7 @@ RELAXED: Mapping[str, Axes] = {
     "query_tokens": ("token_batch", "queries"),
     "key_tokens": ("token_batch", "keys"),
     "tokens_before": ("token_batch", "keys"),
+    "profiled": ("profiled_batch", "queries"),
 }
 """Inputs whose first axes may be 1."""
 
@@ -60,10 +61,13 @@ ROW_STATISTICS = Analysis(
         "query_tokens": ("batch", "queries"),
         "key_tokens": ("batch", "keys"),
         "tokens_before": ("batch", "keys"),
-        "query_positions": ("queries",),
-        "key_positions": ("keys",),
+        "distances": ("queries", "keys"),
         "query_places": ("queries",),
+        "own_cells": ("queries",),
+        "previous_cells": ("queries",),
+        "profiled": ("batch", "queries"),
         "tolerance": (),
+        "switch.exact": (),
         "switch.sinks": (),
         "scores": PAIRS,
         "weights": PAIRS,
@@ -79,6 +83,7 @@ PAIR_STATISTICS = Analysis(
         "visible": PAIRS,
         "tolerance": (),
         "top": ("top",),
+        "switch.exact": (),
         "switch.sinks_a": (),
         "switch.sinks_b": (),
         "scores_a": PAIRS,

@@ -21,6 +21,7 @@ class PairStatistics(nn.Module):
         visible: Bool[Tensor, "#batch #heads queries keys"],
         tolerance: Float64[Tensor, ""],
         top: Float[Tensor, " k"],
+        exact: Bool[Tensor, ""],
         sinks_a: Bool[Tensor, ""],
         sinks_b: Bool[Tensor, ""],
         scores_a: Matrix,
@@ -28,13 +29,15 @@ class PairStatistics(nn.Module):
         weights_a: Matrix,
         weights_b: Matrix,
     ) -> dict[str, Tensor]:
-        """Of `top` only the length matters: how many of each row's largest weights are compared."""
+        """Of `top` only the length matters: how many of each row's largest weights are compared. With `exact` on,
+        weights are 0 where they are not visible.
+        """
         dtype, (queries, keys) = weights_a.dtype, weights_a.shape[-2:]
         tolerance = tolerance.to(dtype)
         visible_keys = torch.where(visible, torch.ones(queries, keys, dtype=dtype), 0.0).sum(-1)
         fair = visible_keys.clamp(min=1)
-        a, _, sum_a, counted_a = probabilities(weights_a, visible, tolerance, sinks_a)
-        b, _, sum_b, counted_b = probabilities(weights_b, visible, tolerance, sinks_b)
+        a, sum_a, counted_a = probabilities(weights_a, visible, tolerance, exact, sinks_a)
+        b, sum_b, counted_b = probabilities(weights_b, visible, tolerance, exact, sinks_b)
         difference = a - b
 
         # Masked cells are below every visible one, so that they are chosen last and their hits can be told.
@@ -58,7 +61,7 @@ class PairStatistics(nn.Module):
             "kl": _kullback_leibler(a, b),
             "tv": difference.abs().sum(-1) / 2,
             "w1": prefix_sums(difference).sums.abs().sum(-1),
-            "argmax_agree": (ranked_a.topk(1).indices == ranked_b.topk(1).indices)[..., 0].to(dtype),
+            "argmax_agree": (a.topk(1).indices == b.topk(1).indices)[..., 0].to(dtype),
             "topk_overlap": chosen.gather(-1, indices_b).sum(-1) / most,
             "squares_a": (a * a).sum(-1),
             "squares_difference": (difference * difference).sum(-1),

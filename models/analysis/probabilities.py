@@ -16,24 +16,28 @@ Rows = Float[Tensor, "batch heads queries"]
 
 
 class Probabilities(NamedTuple):
-    """`p` and the rows it can be read in; `row_sum` and `kept` are of the weights as they were given."""
+    """`p` and the rows it can be read in; `row_sum` is of the weights as they were given."""
 
     p: Matrix
-    kept: Matrix
     row_sum: Rows
     counted: Bool[Tensor, "batch heads queries"]
 
 
 def probabilities(
-    weights: Matrix, visible: Bool[Tensor, "#batch #heads queries keys"], tolerance: Tensor, sinks: Bool[Tensor, ""]
+    weights: Matrix,
+    visible: Bool[Tensor, "#batch #heads queries keys"],
+    tolerance: Tensor,
+    exact: Bool[Tensor, ""],
+    sinks: Bool[Tensor, ""],
 ) -> Probabilities:
-    """Cells that are not visible become 0. A row is counted where it sums to 1, give or take `tolerance`.
+    """Cells that are not visible become 0; with `exact` on they are. A row is counted where it sums to 1, give or take
+    `tolerance`.
 
     With `sinks` on, a learned sink takes part in the softmax but has no key, and rows sum to less than 1. They are then
     divided by their sum: p is the attention that goes to keys. A row is counted where that is at least `tolerance`.
     """
-    kept = torch.where(visible, weights, 0.0)
+    kept = torch.where(exact, weights, torch.where(visible, weights, 0.0))
     row_sum = kept.sum(-1)
     p = torch.where(sinks, kept / torch.where(row_sum > 0, row_sum, 1.0)[..., None], kept)
     least = torch.where(sinks, tolerance, 1 - tolerance)
-    return Probabilities(p, kept, row_sum, (row_sum >= least) & (row_sum <= 1 + tolerance))
+    return Probabilities(p, row_sum, (row_sum >= least) & (row_sum <= 1 + tolerance))

@@ -68,7 +68,14 @@ class Comparer:
                 )
             )
         return compare(
-            concatenate(blocks), layout, metrics=asked, padding=padding, profiles=profiles, precision=precision
+            concatenate(blocks),
+            layout,
+            visible_keys=None if visible is None else np.count_nonzero(visible, axis=-1),
+            metrics=asked,
+            padding=padding,
+            profiles=profiles,
+            precision=precision,
+            top=top,
         )
 
     def rows(
@@ -85,7 +92,7 @@ class Comparer:
         tolerance: float = TOLERANCES["float32"],
     ) -> dict[str, np.ndarray]:
         """The numbers of some rows, all arrays holding only these: what `concatenate` and then `compare` take."""
-        outputs = outputs_for(metrics, layout, masked=visible is not None, scored=scores is not None)
+        outputs = outputs_for(metrics, layout, scored=scores is not None)
         feeds = {
             "weights_a": single(a),
             "weights_b": single(b),

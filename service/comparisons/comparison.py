@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Int64, Num
 
-from service.comparisons.metrics import DEFAULT, DEFINITIONS, FROBENIUS, OF_SCORES, PROFILE_TV
+from service.comparisons.metrics import DEFAULT, DEFINITIONS, FROBENIUS, OF_SCORES, PROFILE_TV, TOPK
 from service.summaries.definition import ONE_KEY, measure
 from service.summaries.layout import Layout
-from service.summaries.lists import known_only
+from service.summaries.lists import known_only, plain, written
 from service.summaries.metric import Metric
 from service.summaries.profile import Profile
 from service.summaries.rows import RowNumbers
@@ -37,52 +37,61 @@ class Comparison:
     rows_counted: Int64[np.ndarray, "batch heads"]
     rows_forced: Int64[np.ndarray, "batch heads"]
     rows_invalid: Int64[np.ndarray, "batch heads"]
+    rows_padding: Int64[np.ndarray, "batch heads"]
     metrics: Mapping[str, Metric]
     floor: Mapping[str, float]
     identical: Bool[np.ndarray, "batch heads"] | None = None
     """None where jsd or tv was not asked for."""
+    top: int | None = None
+    """The k of `topk_overlap`."""
 
-    def json(self) -> dict[str, Any]:
-        """Plain dictionaries and lists; no NaN."""
-        identical = {}
-        if self.identical is not None:
-            identical["identical"] = known_only(self.identical, np.isfinite(self.metrics["jsd"].mean))
-        return {
-            "rows_counted": self.rows_counted.tolist(),
-            "rows_forced": self.rows_forced.tolist(),
-            "rows_invalid": self.rows_invalid.tolist(),
-            **{name: metric.json() for name, metric in self.metrics.items()},
-            **identical,
-            "floor": dict(self.floor),
+    def document(self, batched: bool = True) -> dict[str, Any]:
+        """As `orjson` writes it: arrays [batch, heads], without `batched` [heads]; what is not finite as null."""
+        answer: dict[str, Any] = {
+            "rows_counted": written(self.rows_counted, batched),
+            "rows_forced": written(self.rows_forced, batched),
+            "rows_invalid": written(self.rows_invalid, batched),
+            "rows_padding": written(self.rows_padding, batched),
+            **{name: metric.document(batched) for name, metric in self.metrics.items()},
         }
+        if TOPK in answer and self.top is not None:
+            answer[TOPK]["k"] = self.top
+        if self.identical is not None:
+            answer["identical"] = known_only(self.identical, np.isfinite(self.metrics["jsd"].mean), batched)
+        return {**answer, "floor": dict(self.floor)}
+
+    def json(self, batched: bool = True) -> Any:
+        """Plain dictionaries and lists; no NaN."""
+        return plain(self.document(batched))
 
 
 def compare(
     rows: Mapping[str, np.ndarray],
     layout: Layout,
     *,
+    visible_keys: Num[np.ndarray, "#batch #heads queries"] | None = None,
     metrics: Iterable[str] = DEFAULT,
     padding: Bool[np.ndarray, "#batch queries"] | None = None,
     profiles: tuple[Profile, Profile] | None = None,
     precision: str = "float32",
+    top: int | None = None,
 ) -> Comparison:
     """The comparison of two matrices from the graph's outputs (`outputs_for`) over all rows; blocks of rows are put
-    together by `service.summaries.rows.concatenate`.
+    together by `service.summaries.rows.concatenate`. `visible_keys` is None where nothing is masked.
 
     Metrics of scores are there if the graph was given scores, `profile_tv` if `profiles` are given: those of the two
     summaries, each over its own counted rows. `precision` is the coarser one of the two matrices. In float64.
     """
     asked = tuple(dict.fromkeys(metrics))
-    of = RowNumbers.of(rows, layout, padding)
+    of = RowNumbers.of(rows, rows["counted"] > 0.5, layout, visible_keys=visible_keys, padding=padding)
     floor = FLOORS[precision]
     scored = "logit_products" in rows or "logit_squares_difference" in rows
     chosen = [DEFINITIONS[n] for n in asked if n in DEFINITIONS and (scored or n not in OF_SCORES)]
-    with np.errstate(all="ignore"):
-        found = measure(chosen, of, layout)
-        if FROBENIUS in asked:
-            found[FROBENIUS] = _frobenius(of)
-        if profiles is not None and PROFILE_TV in asked:
-            found[PROFILE_TV] = _profile_tv(*profiles, of)
+    found = measure(chosen, of, layout)
+    if FROBENIUS in asked:
+        found[FROBENIUS] = _frobenius(of)
+    if profiles is not None and PROFILE_TV in asked:
+        found[PROFILE_TV] = _profile_tv(*profiles, of)
     identical = None
     if {"jsd", "tv"} <= found.keys():
         identical = np.logical_and(*(found[name].mean < floor[name] for name in ("jsd", "tv")))
@@ -90,9 +99,11 @@ def compare(
         rows_counted=of.counted.sum(-1),
         rows_forced=of.forced.sum(-1),
         rows_invalid=(of.real & ~of.counted).sum(-1),
+        rows_padding=(~of.real).sum(-1),
         metrics={name: found[name] for name in asked if name in found},
         floor=floor,
         identical=identical,
+        top=top,
     )
 
 
@@ -100,7 +111,8 @@ def _frobenius(of: RowNumbers) -> Metric:
     """norm(a - b) / norm(a) over all rows at once."""
     count = of.free.sum(-1)
     difference, reference = (np.where(of.free, of[name], 0).sum(-1) for name in ("squares_difference", "squares_a"))
-    relative: Heads = np.sqrt(np.where(count > 0, difference / reference, np.nan))
+    with np.errstate(all="ignore"):
+        relative: Heads = np.sqrt(np.where(count > 0, difference / reference, np.nan))
     return Metric(relative, count, reason=None if count.all() else of.why_none or ONE_KEY)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from service.engine.appending import appended
 from service.engine.job import Job
 from service.engine.pruning import whole
 
@@ -112,8 +113,13 @@ def _real(outputs: Mapping[str, np.ndarray], job: Job) -> dict[str, np.ndarray]:
     if job.padded is None:
         return dict(outputs)
     queries, keys = job.queries.shape[1], job.keys.shape[1]
-    return {
-        # All but the output are [batch, heads, queries, keys].
-        name: array[:, :queries] if whole(name) == "output" else array[:, :, :queries, :keys]
+    rows = {
+        # All others are [batch, heads, queries, keys], or [batch, heads, queries].
+        name: array[:, :queries] if whole(name) == "output" else array[:, :, :queries]
         for name, array in outputs.items()
     }
+    return {name: array[..., :keys] if _of_keys(name) else array for name, array in rows.items()}
+
+
+def _of_keys(output: str) -> bool:
+    return whole(output) != "output" and not appended(output)

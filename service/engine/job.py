@@ -15,11 +15,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A scores graph on disk. `name` (`<model>.<encoding>`) labels it in metrics; `digest` tells versions apart."""
+    """A scores graph on disk. `name` (`<model>.<encoding>`) labels it in metrics; `digest` tells versions apart.
+
+    `behind` is a graph that reads its weights and scores: of that are the outputs named `summary.<name>`.
+    """
 
     name: str
     path: Path
     digest: str
+    behind: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,10 @@ class BatchKey(NamedTuple):
     switches: tuple[str, ...]
     query_shape: tuple[int, ...]
     key_shape: tuple[int, ...]
+
+
+NOTHING = np.empty((1, 0), np.float32)
+"""The queries and keys of a graph that takes none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +73,21 @@ class Job:
     padded: tuple[int, int] | None = None
     known_key: BatchKey | None = None
     """`key`, where it was worked out before."""
+
+    @classmethod
+    def of_arrays(
+        cls,
+        graph: Graph,
+        feeds: Tables,
+        outputs: tuple[str, ...],
+        cells: int,
+        visible: Bool[np.ndarray, "#batch #heads queries keys"] | None = None,
+        switches: tuple[str, ...] = (),
+    ) -> Job:
+        """One for a graph that takes other inputs than queries and keys: all of them are in `feeds`. `feeds.key` must
+        be one that no other job has, for such jobs share no runs.
+        """
+        return cls(graph, feeds, outputs, NOTHING, NOTHING, visible, cells, switches)
 
     @property
     def lengths(self) -> tuple[int, int]:

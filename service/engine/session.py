@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
+from service.engine.appending import APPENDED, EXACT, append, appended
 from service.engine.assembly import Empty
 from service.engine.binding import Binding
 from service.engine.cuda_memory import CudaError, CudaMemory
@@ -196,12 +197,22 @@ class Sessions:
     def _pruned(
         self, graph: Graph, outputs: tuple[str, ...], masked: bool, switches: tuple[str, ...], narrow: bool
     ) -> Session:
-        pruned = prune(onnx.load(graph.path), outputs, masked, switches)
+        behind = [name.removeprefix(APPENDED) for name in outputs if appended(name)]
+        wanted = tuple(name for name in outputs if not appended(name))
+        reads: set[str] = set()
+        if behind:
+            if graph.behind is None:
+                raise ValueError(f"nothing is behind {graph.name}, which has no {', '.join(behind)}")
+            analysis = prune(onnx.load(graph.behind), behind, masked, (*switches, EXACT))
+            reads = {value.name for value in analysis.graph.input} & {"weights", "scores"}
+        pruned = prune(onnx.load(graph.path), (*wanted, *sorted(reads - {*wanted})), masked, switches)
         if narrow and self._provider.name == CPU:
             permuted = permute(pruned)
             if permuted is None:
                 return self.session(graph, outputs, masked, switches)
             pruned = permuted
+        if behind:
+            pruned = append(pruned, analysis, outputs)
         model = pruned.SerializeToString()
         if self._graphs:
             try:
@@ -244,8 +255,8 @@ class Sessions:
 
 
 def _narrow(queries: np.ndarray | None) -> bool:
-    """Whether heads are narrow. Those that a model projects to are."""
-    return queries is None or queries.ndim < 4 or queries.shape[-1] <= WIDEST
+    """Whether heads are narrow. Those that a model projects to are; a graph without queries has none."""
+    return queries is not None and queries.size > 0 and (queries.ndim < 4 or queries.shape[-1] <= WIDEST)
 
 
 def _key(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
 from starlette.types import Receive, Scope, Send
@@ -15,7 +15,14 @@ from service.exchange import Exchange, header
 from service.instance import ALL, Instance
 from service.lifecycle import Lifecycle
 from service.plan import Plan
-from service.records import AttentionInput, AttentionOptions, ScoringResult, Timings
+from service.records import (
+    DEFAULT_RETURN,
+    MATRICES,
+    AttentionInput,
+    AttentionOptions,
+    ScoringResult,
+    Timings,
+)
 from service.routes import download, query, upload
 from service.routes.leaving import Leaving
 from service.scoring import Scoring
@@ -107,6 +114,8 @@ class Attention:
         exchange.encoding = self._encoding(asked.options)
         accepted = media.negotiate(accept)
         body.check_form(accepted, asked.dtype, asked.arrays)
+        if accepted == media.PNG:
+            asked = replace(asked, options=_pictured(asked.options))
         known = Asked(asked, exchange.encoding, accepted, media.media_type(content_type))
         if len(raw) + len(accept or "") + len(content_type or "") <= query.CACHED_LENGTH:
             self._asked.put((raw, accept, content_type), known, 1)
@@ -176,12 +185,20 @@ class Attention:
             chosen = options.rows.indices(rows)
             rows = rows if chosen is None else len(chosen)
         heads = (options.heads or 1) if options.head is None else 1
-        matrices = sum(name != "output" for name in options.returns)
+        returns = DEFAULT_RETURN if options.returns is None else options.returns
+        matrices = sum(name in MATRICES and name != "output" for name in returns)
         if options.top_k is not None:  # there are always indices and weights
             columns = min(options.top_k, columns)
-            matrices += 1 + ("weights" not in options.returns)
+            matrices += 1 + ("weights" not in returns)
         named = (name for name in (options.encoding, *options.compare) if name is None or name.lower() != ALL)
         instances = [self._instance(options, name) for name in named]
         encodings = len({None if instance is None else instance.name for instance in instances})
         cells: int = batch * heads * rows * columns * matrices * encodings
         return cells
+
+
+def _pictured(options: AttentionOptions) -> AttentionOptions:
+    """Without what no picture shows."""
+    returns = DEFAULT_RETURN if options.returns is None else options.returns
+    shown = tuple(name for name in returns if name in MATRICES)
+    return replace(options, returns=shown) if shown else options

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from service.analysis.wanted import NAMES
 from service.catalogue import Catalogue
 from service.errors import DeadlineExceeded, Draining, NotAcceptable, Overloaded
 from service.instance import ALL, LABEL
 from service.records import DEFAULT_RETURN, RETURNABLE
-from service.routes import problems, samples
+from service.routes import problems, samples, summaries
 from service.routes.query import DTYPES, FORMS, ZOOMS
 from service.settings import Settings
 from service.wire import base64, media
@@ -36,6 +37,14 @@ tables stay those of the whole input. `top_k` leaves of each row the keys that w
 uint8) or the header's `metadata` (safetensors). Weights and scores are [heads, queries, keys], for a batch
 [batch, heads, queries, keys]. Scores are those before the mask and the softmax. In JSON a number that is not finite is
 `null`; `nonfinite_cells` counts them. With `arrays=base64` JSON has arrays as their bytes, like a body may have them.
+
+**Summaries and comparisons.** A summary says of each head what its matrix is like (how many keys a row attends to, how
+far away they are, how much goes to the token before, to itself, to the first), a comparison how far the others'
+matrices are from the reference's. Both are of the rows and heads that are returned, and of all keys, also with `top_k`.
+Each number is a mean over the rows that count, with percentiles, and what uniform attention under the same mask would
+have as `uniform`; what is undefined is `null` and says why. `metrics` names others than the default ones, or `all`. In
+binary formats they are in the metadata, but for distance profiles: `rope/summary/distance_profile/weights`.
+
 `image/png` shows the weights, a panel for each encoding and head on one scale; the scores where `return` names no
 weights, or else the terms.
 """
@@ -144,12 +153,28 @@ SCHEMAS: dict[str, Any] = {
                             },
                         },
                         "nonfinite_cells": {"type": "integer"},
+                        "summary": {"$ref": "#/components/schemas/Summary"},
+                    },
+                },
+            },
+            "comparison": {
+                "type": "object",
+                "required": ["reference", "against"],
+                "properties": {
+                    "reference": {"type": "string", "description": "the name of the first result"},
+                    "against": {
+                        "type": "object",
+                        "description": "by the names of the others",
+                        "additionalProperties": {"$ref": "#/components/schemas/Comparison"},
                     },
                 },
             },
             "timings": {"type": "object", "additionalProperties": {"type": "number"}, "description": "milliseconds"},
         },
     },
+    "Summary": summaries.SUMMARY,
+    "Comparison": summaries.COMPARISON,
+    "Metric": summaries.METRIC,
     "Problem": {
         "type": "object",
         "required": ["type", "title", "status", "detail", "request_id"],
@@ -228,7 +253,17 @@ def _parameters(catalogue: Catalogue) -> list[dict[str, Any]]:
             {"type": "integer", "minimum": 1},
         ),
         _query("causal", "Keys after the query are hidden. By default the encoding's own.", {"type": "boolean"}),
-        _list("return", f"What to return; by default {','.join(DEFAULT_RETURN)}.", RETURNABLE),
+        _list(
+            "return",
+            f"What to return; by default {','.join(DEFAULT_RETURN)}, and with compare comparison.",
+            RETURNABLE,
+        ),
+        _list(
+            "metrics",
+            "Of the summary and of the comparison. Of a kind of which none is named the default ones are computed; "
+            "`default` and `all` stand for many.",
+            NAMES,
+        ),
         _picks("rows", "Queries to return; the others are not computed."),
         _picks("head", "Heads to return."),
         _query(

@@ -10,7 +10,7 @@ from typing import Literal, NoReturn, TypeVar
 from urllib.parse import parse_qsl
 
 from service.errors import InvalidInput, UnknownName
-from service.records import DEFAULT_RETURN, RETURNABLE, AttentionOptions
+from service.records import RETURNABLE, AttentionOptions
 from service.selection import Selection
 from service.wire.body import DType, Form
 
@@ -24,6 +24,7 @@ NAMES = (
     "key_heads",
     "causal",
     "return",
+    "metrics",
     "rows",
     "head",
     "top_k",
@@ -105,6 +106,7 @@ def _parse(raw: bytes) -> Query:
         key_heads=one(given, "key_heads", count),
         causal=one(given, "causal", flag),
         returns=_returns(given),
+        metrics=several(given, "metrics"),
         scalars=scalars,
         rows=_selection(given, "rows"),
         head=_selection(given, "head"),
@@ -208,8 +210,10 @@ def _selection(given: dict[str, list[str]], name: Literal["rows", "head"]) -> Se
     return Selection.of(name, parts) if parts else None
 
 
-def _returns(given: dict[str, list[str]]) -> tuple[str, ...]:
-    wanted = several(given, "return") or DEFAULT_RETURN
+def _returns(given: dict[str, list[str]]) -> tuple[str, ...] | None:
+    wanted = several(given, "return")
+    if not wanted:
+        return None
     for name in wanted:
         if name not in RETURNABLE:
             raise UnknownName("value of return", name, RETURNABLE, pointer="query:return")

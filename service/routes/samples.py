@@ -56,8 +56,11 @@ def requests() -> dict[str, dict[str, Any]]:
     }
 
 
+QUERY = "metrics=effective_keys,mean_distance_ratio"
+
+
 def answer() -> dict[str, Any]:
-    """What the first of `requests` is answered with under `rope`; a test asks for it again."""
+    """What the first of `requests` is answered with under `rope` and `QUERY`; a test asks for it again."""
     return {
         "model": "identity",
         "shape": {"heads": 1, "queries": 4, "keys": 4, "head_dim": 4},
@@ -76,6 +79,22 @@ def answer() -> dict[str, Any]:
                     "scale": "c = 1/sqrt(head_dim)",
                     "sign": "q and k turn by +position * theta; the score depends on the signed difference m - n",
                     "where": "after projection: q and k are rotated, never the embeddings",
+                },
+                "summary": {
+                    "rows_counted": [4],
+                    "rows_forced": [0],
+                    "rows_invalid": [0],
+                    "rows_padding": [0],
+                    "effective_keys": {
+                        "mean": [3.8402038],
+                        "p10": [3.7821834],
+                        "p50": [3.846849],
+                        "p90": [3.8929079],
+                        "uniform": [4.0],
+                        "layer": 3.8402038,
+                        "rows": [4],
+                    },
+                    "mean_distance_ratio": {"mean": [0.87385356], "layer": 0.87385356, "rows": [4]},
                 },
                 "weights": [
                     [

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
-from jaxtyping import Float, Float64, Int64, Num
+from jaxtyping import Float, Float32, Float64, Int64, Num, Shaped
+
+EXACT = 2.0**24
+"""float32 holds every whole number up to this."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +35,10 @@ class Layout:
         return cls(positions, positions)
 
     @property
+    def queries(self) -> int:
+        return len(self.query_positions)
+
+    @property
     def keys(self) -> int:
         return len(self.key_positions)
 
@@ -46,10 +53,21 @@ class Layout:
         found = np.searchsorted(self.key_positions, self.query_positions).clip(max=self.keys - 1)
         return np.where(self.key_positions[found] == self.query_positions, found, -1)
 
+    def rows(self, rows: slice | Int64[np.ndarray, " chosen"]) -> Layout:
+        """That of some of the queries."""
+        tokens = None if self.query_tokens is None else self.query_tokens[:, rows]
+        return replace(self, query_positions=self.query_positions[rows], query_tokens=tokens)
+
+    def item(self, item: slice) -> Layout:
+        """That of some of the batch."""
+        if self.key_tokens is None or self.query_tokens is None or len(self.key_tokens) == 1:
+            return self
+        return replace(self, query_tokens=self.query_tokens[item], key_tokens=self.key_tokens[item])
+
     def with_tokens(
-        self, query_tokens: Num[np.ndarray, "*batch queries"], key_tokens: Num[np.ndarray, "*batch keys"]
+        self, query_tokens: Shaped[np.ndarray, "*batch queries"], key_tokens: Shaped[np.ndarray, "*batch keys"]
     ) -> Layout:
-        """`query_tokens` and `key_tokens` are any numbers, equal for equal tokens."""
+        """`query_tokens` and `key_tokens` are numbers or text, equal for equal tokens."""
         together = np.concatenate([query_tokens, key_tokens], axis=-1)
         numbers = np.unique(together, return_inverse=True)[1].reshape(-1, together.shape[-1])
         queries, keys = numbers[:, : query_tokens.shape[-1]], numbers[:, query_tokens.shape[-1] :]
@@ -65,25 +83,44 @@ class Layout:
         numbers = np.unique(together, return_inverse=True)[1].reshape(together.shape)
         return self.with_tokens(numbers[:, : queries.shape[1]], numbers[:, queries.shape[1] :])
 
-    def feeds(self, start: int, stop: int) -> dict[str, np.ndarray]:
-        """The graph's inputs for rows `start` to `stop`."""
-        feeds = {
-            "query_positions": self.query_positions[start:stop],
-            "key_positions": self.key_positions,
-            "query_places": self.places[start:stop],
+    @cached_property
+    def _single(self) -> tuple[Num[np.ndarray, " queries"], Num[np.ndarray, " keys"]]:
+        """The positions, as float32 where their differences are exact in it: a third of the time."""
+        start = min(float(self.query_positions.min()), float(self.key_positions.min()))
+        moved = self.query_positions - start, self.key_positions - start
+        if all((one <= EXACT).all() and (one == np.rint(one)).all() for one in moved):
+            return moved[0].astype(np.float32), moved[1].astype(np.float32)
+        return moved
+
+    def distances(self) -> Float32[np.ndarray, "queries keys"]:
+        """|query position - key position|, subtracted before it is rounded."""
+        queries, keys = self._single
+        difference: Num[np.ndarray, "queries keys"] = np.subtract.outer(queries, keys)
+        np.abs(difference, out=difference)
+        return difference.astype(np.float32, copy=False)
+
+    def feeds(self, inputs: frozenset[str]) -> dict[str, np.ndarray]:
+        """Those inputs of the graph that follow from the layout."""
+        first = np.arange(self.queries) * self.keys
+        feeds: dict[str, np.ndarray] = {
+            "query_places": self.places,
+            "own_cells": first + np.maximum(self.places, 0),
+            "previous_cells": first + np.maximum(self.places - 1, 0),
         }
+        if "distances" in inputs:
+            feeds["distances"] = self.distances()
         if self.query_tokens is not None and self.key_tokens is not None:
-            first = np.full((len(self.key_tokens), 1), -1)
+            before = np.full((len(self.key_tokens), 1), -1)
             feeds |= {
-                "query_tokens": self.query_tokens[:, start:stop],
+                "query_tokens": self.query_tokens,
                 "key_tokens": self.key_tokens,
-                "tokens_before": np.concatenate([first, self.key_tokens[:, :-1]], axis=1),
+                "tokens_before": np.concatenate([before, self.key_tokens[:, :-1]], axis=1),
             }
         return feeds
 
-    def runs(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Rows `start` to `stop` split where places do not go up by one: a diagonal of the rest is one distance."""
-        places = self.places[start:stop]
+    def runs(self) -> Iterator[slice]:
+        """The rows split where places do not go up by one: a diagonal of each part is one distance."""
+        places = self.places
         breaks = np.flatnonzero((np.diff(places) != 1) & ~((places[1:] < 0) & (places[:-1] < 0))) + 1
-        edges = [start, *(start + int(at) for at in breaks), stop]
-        yield from pairwise(edges)
+        edges = [0, *(int(at) for at in breaks), self.queries]
+        yield from (slice(start, stop) for start, stop in pairwise(edges))

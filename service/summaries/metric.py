@@ -1,14 +1,15 @@
-"""One number for each head."""
+"""One number for each head, and many of them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from service.summaries.lists import listed
+from service.summaries.lists import written
 from service.summaries.shapes import Heads
 from service.summaries.spread import mean_of
 
@@ -34,15 +35,22 @@ class Metric:
         """The mean of the heads that have a value."""
         return mean_of(self.mean, np.isfinite(self.mean))
 
-    def json(self) -> dict[str, Any]:
-        """Plain lists [batch][heads], None where undefined."""
-        arrays = {"mean": self.mean, "p10": self.p10, "p50": self.p50, "p90": self.p90, "uniform": self.uniform}
-        given = {name: listed(array) for name, array in arrays.items() if array is not None}
-        why = {"reason": self.reason} if self.reason is not None else {}
-        return {**given, "layer": listed(self.layer), "rows": self.rows.tolist(), **why}
+    def document(self, batched: bool = True) -> dict[str, Any]:
+        """Arrays [batch, heads], without `batched` [heads], as `orjson` writes them: what is not finite as null."""
+        arrays: Mapping[str, np.ndarray | None] = {
+            "mean": self.mean,
+            "p10": self.p10,
+            "p50": self.p50,
+            "p90": self.p90,
+            "uniform": self.uniform,
+            "layer": self.layer,
+            "rows": self.rows,
+        }
+        given = {name: written(array, batched) for name, array in arrays.items() if array is not None}
+        return given if self.reason is None else {**given, "reason": self.reason}
 
 
-def undefined(nothing: Heads, reason: str) -> Metric:
-    """For heads that are as many as `nothing` has."""
-    missing = np.full(nothing.shape, np.nan)
-    return Metric(missing, np.zeros(nothing.shape, int), missing, missing, missing, missing, reason)
+def undefined(shape: tuple[int, ...], reason: str) -> Metric:
+    """For heads [batch, heads]."""
+    missing = np.full(shape, np.nan)
+    return Metric(missing, np.zeros(shape, int), missing, missing, missing, missing, reason)

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from service.summaries.layout import Layout
-from service.summaries.lists import listed
+from service.summaries.lists import written
 from service.summaries.rows import DIAGONALS, RowNumbers
 
 PROFILE = "distance_profile"
@@ -29,16 +29,24 @@ class Profile:
     pairs: Int64[np.ndarray, "batch heads distances"]
     rows: Int64[np.ndarray, "batch heads"]
 
-    def json(self) -> dict[str, Any]:
-        """Without the distances at which no head sees a pair."""
+    @property
+    def seen(self) -> Profile:
+        """Without the distances, before all and after all others, at which no head sees a pair."""
         seen = np.flatnonzero(self.pairs.any(axis=(0, 1)))
         kept = slice(int(seen[0]), int(seen[-1]) + 1) if seen.size else slice(0, 0)
+        return Profile(
+            self.distances[kept], self.weights[..., kept], self.uniform[..., kept], self.pairs[..., kept], self.rows
+        )
+
+    def document(self, batched: bool = True) -> dict[str, Any]:
+        """Arrays as `orjson` writes them, [batch, heads, distances], without `batched` [heads, distances]."""
+        shown = self.seen
         return {
-            "distances": self.distances[kept].tolist(),
-            "weights": listed(self.weights[..., kept]),
-            "uniform": listed(self.uniform[..., kept]),
-            "pairs": self.pairs[..., kept].tolist(),
-            "rows": self.rows.tolist(),
+            "distances": shown.distances,
+            "weights": written(shown.weights, batched),
+            "uniform": written(shown.uniform, batched),
+            "pairs": written(shown.pairs, batched),
+            "rows": written(shown.rows, batched),
         }
 
 
@@ -58,14 +66,14 @@ def profile_of(
         return Profile(distances, weights / of_rows, uniform / of_rows, np.rint(pairs).astype(int), count)
 
 
-def placed(name: str, array: np.ndarray, layout: Layout, start: int, stop: int) -> np.ndarray:
+def placed(name: str, array: np.ndarray, layout: Layout) -> np.ndarray:
     """Diagonal sums by distance in places, from -(keys - 1) to keys - 1, in float64; other arrays as they are.
 
-    Entry c of a block is the diagonal (row of the block) - key = rows - c; its rows begin at the place of `start`.
+    `layout` is that of the rows given, whose places go up by one. Entry c is the diagonal row - key = rows - c.
     """
     if name not in DIAGONALS:
         return array
-    keys, count, place = layout.keys, stop - start, int(layout.places[start])
+    keys, count, place = layout.keys, layout.queries, int(layout.places[0])
     whole = np.zeros((*array.shape[:2], 2 * keys - 1))
     if place >= 0:
         # Distance d = place + count - c, c = keys + count - 1 .. 1, is at d + keys - 1.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Int64, Num
 
 from service.summaries.layout import Layout
 from service.summaries.shapes import Rows, Selection
@@ -16,31 +16,59 @@ DIAGONALS = ("diagonals", "uniform_diagonals", "pair_diagonals")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowNumbers:
-    """The graph's numbers for every row, and which rows may be read for what."""
+    """The graph's numbers for every row, and which rows may be read for what. `uniform` has those of attention that
+    gives every visible key the same.
+    """
 
     numbers: Mapping[str, Float[np.ndarray, "batch heads queries"]]
+    uniform: Mapping[str, Float[np.ndarray, "#batch #heads queries"]]
     places: Int64[np.ndarray, " queries"]
     visible_keys: Rows
     real: Selection
     counted: Selection
     forced: Selection
     free: Selection
+    _selections: dict[tuple[bool, int], Selection] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, numbers: Mapping[str, np.ndarray], layout: Layout, padding: Bool[np.ndarray, "#batch queries"] | None
+        cls,
+        numbers: Mapping[str, np.ndarray],
+        counted: Selection,
+        layout: Layout,
+        *,
+        visible_keys: Num[np.ndarray, "#batch #heads queries"] | None,
+        padding: Bool[np.ndarray, "#batch queries"] | None,
+        uniform: Mapping[str, np.ndarray] | None = None,
     ) -> RowNumbers:
-        shape = numbers["counted"].shape
-        real = np.ones(shape, bool) if padding is None else np.broadcast_to(~padding[:, None], shape)
-        counted = (numbers["counted"] > 0.5) & real
-        # Where nothing is masked the graph is not asked.
-        visible_keys = numbers["visible_keys"].astype(np.float64) if "visible_keys" in numbers else None
-        visible_keys = np.full(shape, float(layout.keys)) if visible_keys is None else visible_keys
-        forced = counted & (visible_keys == 1)
-        return cls(numbers, layout.places, visible_keys, real, counted, forced, counted & ~forced)
+        """`visible_keys` is None where nothing is masked, `padding` true for queries that are none."""
+        shape = counted.shape
+        if padding is None:
+            real = np.ones(shape, bool)
+        else:
+            real = np.broadcast_to(~padding[:, None], shape)
+            counted = counted & real
+        if visible_keys is None:
+            seen = np.full(shape, float(layout.keys))
+            forced = counted if layout.keys == 1 else np.zeros(shape, bool)
+        else:
+            seen = np.broadcast_to(np.asarray(visible_keys, dtype=np.float64), shape)
+            forced = counted & (seen == 1)
+        return cls(numbers, uniform or {}, layout.places, seen, real, counted, forced, counted & ~forced)
 
     def __getitem__(self, name: str) -> Rows:
         return self.numbers[name].astype(np.float64)
+
+    def baseline(self, name: str) -> Rows:
+        """Of uniform attention."""
+        return np.broadcast_to(self.uniform[name], self.real.shape)
+
+    def after(self, first: int, *, free: bool) -> Selection:
+        """The rows whose place is `first` or later, and that are counted, or also free."""
+        found = self._selections.get((free, first))
+        if found is None:
+            found = self._selections[free, first] = (self.free if free else self.counted) & (self.places >= first)
+        return found
 
     @property
     def entropy(self) -> Rows:
@@ -56,8 +84,20 @@ class RowNumbers:
         return None
 
 
+def counts(
+    row_sum: Float[np.ndarray, "batch heads queries"], tolerance: float, *, sinks: bool
+) -> Bool[np.ndarray, "batch heads queries"]:
+    """Whether each row's weights can be read as a distribution: as the graphs decide it."""
+    allowed = np.float32(tolerance)
+    least = allowed if sinks else 1 - allowed
+    counted: Bool[np.ndarray, "batch heads queries"] = (row_sum >= least) & (row_sum <= 1 + allowed)
+    return counted
+
+
 def concatenate(blocks: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """The numbers of all rows from those of blocks of rows, in order. Sums over rows are added up."""
+    if len(blocks) == 1:
+        return dict(blocks[0])
     return {
         name: sum((block[name] for block in blocks[1:]), start=blocks[0][name])
         if name in DIAGONALS

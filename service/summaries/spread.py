@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from jaxtyping import Bool, Float64
+
+PERCENTILES = np.array([0.1, 0.5, 0.9])
 
 
 def mean_of(values: np.ndarray, over: np.ndarray) -> np.ndarray:
@@ -12,14 +15,17 @@ def mean_of(values: np.ndarray, over: np.ndarray) -> np.ndarray:
     return mean
 
 
-def spread(values: np.ndarray, over: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Mean, p10, p50 and p90 (linear, as NumPy's) over the last axis."""
+def percentiles(
+    values: Float64[np.ndarray, "*lead rows"], over: Bool[np.ndarray, "*lead rows"], counts: np.ndarray
+) -> Float64[np.ndarray, "*lead 3"]:
+    """p10, p50 and p90 (linear, as NumPy's) over the last axis; `counts` are those of `over`. NaN of nothing."""
     ordered = np.sort(np.where(over, values, np.inf), axis=-1)
-    last = np.maximum(over.sum(-1, keepdims=True) - 1, 0)
-    at = np.array([0.1, 0.5, 0.9]) * last
-    below = np.floor(at).astype(int)
-    lower = np.take_along_axis(ordered, below, axis=-1)
-    upper = np.take_along_axis(ordered, np.minimum(below + 1, last), axis=-1)
-    between = np.where(at > below, lower + (at - below) * (upper - lower), lower)
-    between = np.where(over.any(-1, keepdims=True), between, np.nan)
-    return mean_of(values, over), between[..., 0], between[..., 1], between[..., 2]
+    at = PERCENTILES * np.maximum(counts - 1, 0)[..., None]
+    below = at.astype(np.intp)
+    part = at - below
+    both = np.take_along_axis(ordered, np.concatenate([below, below + (part > 0)], axis=-1), axis=-1)
+    lower, upper = both[..., :3], both[..., 3:]
+    # An infinite number would spoil the one below it.
+    between = np.where(part > 0, lower + part * (upper - lower), lower)
+    between[counts == 0] = np.nan
+    return between

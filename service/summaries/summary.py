@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Int64, Num
 
 from service.summaries.definition import measure
+from service.summaries.graph import TOLERANCES
 from service.summaries.layout import Layout
-from service.summaries.lists import known_only, listed
+from service.summaries.lists import known_only, plain, written
 from service.summaries.metric import Metric
 from service.summaries.metrics import DEFAULT, DEFINITIONS, KEYLESS, RATIO
 from service.summaries.profile import PROFILE, Profile, profile_of
-from service.summaries.rows import RowNumbers
+from service.summaries.rows import RowNumbers, counts
 from service.summaries.shapes import Heads
 
 SINK_THRESHOLD = 0.3
@@ -23,7 +24,7 @@ SINK_THRESHOLD = 0.3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Summary:
-    """One matrix. Of the rows that are no padding, `rows_counted` and `rows_invalid` make all; forced rows are counted.
+    """One matrix. Rows are counted, invalid or padding; forced ones are among the counted.
 
     `row_sum_error`, `mask_leak` and `nonfinite_cells` are there where they were asked for.
     """
@@ -31,6 +32,7 @@ class Summary:
     rows_counted: Int64[np.ndarray, "batch heads"]
     rows_forced: Int64[np.ndarray, "batch heads"]
     rows_invalid: Int64[np.ndarray, "batch heads"]
+    rows_padding: Int64[np.ndarray, "batch heads"]
     metrics: Mapping[str, Metric]
     profile: Profile | None = None
     is_sink: Bool[np.ndarray, "batch heads"] | None = None
@@ -40,65 +42,70 @@ class Summary:
     reasons: Mapping[str, str] | None = None
     """Why what is not a metric is undefined, by name."""
 
-    def json(self) -> dict[str, Any]:
-        """Plain dictionaries and lists; no NaN."""
-        arrays = {
+    def document(self, batched: bool = True) -> dict[str, Any]:
+        """All but the profile, as `orjson` writes it: arrays [batch, heads], without `batched` [heads]; what is not
+        finite as null.
+        """
+        arrays: Mapping[str, np.ndarray | None] = {
             "rows_counted": self.rows_counted,
             "rows_forced": self.rows_forced,
             "rows_invalid": self.rows_invalid,
+            "rows_padding": self.rows_padding,
             "row_sum_error": self.row_sum_error,
             "mask_leak": self.mask_leak,
             "nonfinite_cells": self.nonfinite_cells,
         }
-        answer: dict[str, Any] = {name: listed(array) for name, array in arrays.items() if array is not None}
+        answer: dict[str, Any] = {name: written(array, batched) for name, array in arrays.items() if array is not None}
         if self.is_sink is not None:
-            answer["is_sink"] = known_only(self.is_sink, np.isfinite(self.metrics["alpha_0"].mean))
-        answer |= {name: metric.json() for name, metric in self.metrics.items()}
-        if self.profile is not None:
-            answer["distance_profile"] = self.profile.json()
+            answer["is_sink"] = known_only(self.is_sink, np.isfinite(self.metrics["alpha_0"].mean), batched)
+        answer |= {name: metric.document(batched) for name, metric in self.metrics.items()}
         return answer | ({"reasons": dict(self.reasons)} if self.reasons else {})
+
+    def json(self, batched: bool = True) -> Any:
+        """Plain dictionaries and lists, with the profile; no NaN."""
+        profile = {} if self.profile is None else {PROFILE: self.profile.document(batched)}
+        return plain(self.document(batched) | profile)
 
 
 def summarise(
     rows: Mapping[str, np.ndarray],
     layout: Layout,
     *,
+    uniform: Mapping[str, np.ndarray] | None = None,
+    visible_keys: Num[np.ndarray, "#batch #heads queries"] | None = None,
     metrics: Iterable[str] = DEFAULT,
     padding: Bool[np.ndarray, "#batch queries"] | None = None,
     sinks: bool = False,
+    tolerance: float = TOLERANCES["float32"],
 ) -> Summary:
     """The summary of a matrix from its graph's outputs (`outputs_for`) over all rows; blocks of rows are put together
-    by `concatenate`.
+    by `concatenate`. `uniform` are those of uniform attention under the same mask.
 
-    `padding` is true for queries that are none. Computed in float64.
+    `visible_keys` is None where nothing is masked, `padding` true for queries that are none. Computed in float64.
     """
     asked = tuple(dict.fromkeys(metrics))
-    of = RowNumbers.of(rows, layout, padding)
+    counted = counts(rows["row_sum"], tolerance, sinks=sinks)
+    of = RowNumbers.of(rows, counted, layout, visible_keys=visible_keys, padding=padding, uniform=uniform)
     chosen = [DEFINITIONS[name] for name in asked if name in DEFINITIONS]
     if RATIO in asked and "mean_distance" not in asked:
         chosen.append(DEFINITIONS["mean_distance"])
     chosen += [KEYLESS] if sinks else []
-    with np.errstate(all="ignore"):
-        found = measure(chosen, of, layout)
-        reasons: dict[str, str] = {}
-        ratio = {RATIO: _ratio(found["mean_distance"])} if RATIO in asked else {}
-        if "mean_distance" not in asked:
-            found.pop("mean_distance", None)
-        row_sum_error = _row_sum_error(of, sinks, reasons) if "row_sum_error" in asked else None
-        leak = _leak(of) if "mask_leak" in asked else None
-    profile = profile_of(rows, of, layout, reasons) if PROFILE in asked else None
+    found = measure(chosen, of, layout)
+    reasons: dict[str, str] = {}
+    ratio = {RATIO: _ratio(found["mean_distance"])} if RATIO in asked else {}
+    if "mean_distance" not in asked:
+        found.pop("mean_distance", None)
     return Summary(
         rows_counted=of.counted.sum(-1),
         rows_forced=of.forced.sum(-1),
         rows_invalid=(of.real & ~of.counted).sum(-1),
+        rows_padding=(~of.real).sum(-1),
         metrics={**found, **ratio},
-        profile=profile,
+        profile=profile_of(rows, of, layout, reasons) if PROFILE in asked else None,
         is_sink=found["alpha_0"].mean > SINK_THRESHOLD if "alpha_0" in found else None,
-        row_sum_error=row_sum_error,
-        mask_leak=leak,
-        nonfinite_cells=np.where(of.real, of["nonfinite"], 0).sum(-1).astype(int)
-        if "nonfinite_cells" in asked
-        else None,
+        row_sum_error=_row_sum_error(of, sinks, reasons) if "row_sum_error" in asked else None,
+        mask_leak=_leak(of) if "mask_leak" in asked else None,
+        nonfinite_cells=_nonfinite(of) if "nonfinite_cells" in asked else None,
         reasons=reasons,
     )
 
@@ -106,7 +113,8 @@ def summarise(
 def _ratio(distance: Metric) -> Metric:
     """Of means, over the same rows and under the same mask: 1 for uniform attention."""
     assert distance.uniform is not None
-    ratio = np.where(distance.uniform > 0, distance.mean / distance.uniform, np.nan)
+    with np.errstate(all="ignore"):
+        ratio = np.where(distance.uniform > 0, distance.mean / distance.uniform, np.nan)
     reason = distance.reason
     if reason is None and np.isnan(ratio).any():
         reason = "all visible keys are at the query's own position"
@@ -131,3 +139,8 @@ def _leak(of: RowNumbers) -> Heads:
     leak = of["leak"]
     largest: Heads = np.where(of.real & np.isfinite(leak), leak, 0).max(-1, initial=0)
     return largest
+
+
+def _nonfinite(of: RowNumbers) -> Int64[np.ndarray, "batch heads"]:
+    cells: Int64[np.ndarray, "batch heads"] = np.where(of.real, of["nonfinite"], 0).sum(-1).astype(int)
+    return cells

@@ -55,6 +55,7 @@ def result_head(one: EncodingResult) -> dict[str, Any]:
         "name": one.name,
         "parameters": dict(one.parameters),
         "conventions": dict(one.conventions),
+        **({} if one.summary is None else {"summary": one.summary}),
     }
 
 
@@ -81,6 +82,7 @@ def metadata(result: ScoringResult, dtype: str) -> bytes:
             **head(result),
             "dtype": dtype,
             "results": [{**result_head(one), "nonfinite_cells": one.nonfinite_cells} for one in result.results],
+            **({} if result.comparison is None else {"comparison": result.comparison}),
             "timings": orjson.Fragment(timings_text(result.timings)),
         },
         option=orjson.OPT_SERIALIZE_NUMPY,
@@ -89,7 +91,8 @@ def metadata(result: ScoringResult, dtype: str) -> bytes:
 
 def arrays(result: ScoringResult) -> Iterator[tuple[str, Result]]:
     """`rope/weights`, `rope/scores`, `rope/terms/<term>`, `rope/output`: those that were asked for, C-contiguous.
-    The first three are under `rope/top_k` where only the largest keys were, beside `rope/top_k/indices`."""
+    The first three are under `rope/top_k` where only the largest keys were, beside `rope/top_k/indices`. Of the summary
+    `rope/summary/distance_profile/<array>`."""
     for one in result.results:
         for name, array in _arrays(one):
             yield f"{one.name}/{name}", np.ascontiguousarray(array)
@@ -102,6 +105,8 @@ def _arrays(one: EncodingResult) -> Iterator[tuple[str, Result]]:
     yield from _matrices(one)
     if one.output is not None:
         yield "output", one.output
+    for name, array in (one.profile or {}).items():
+        yield f"summary/distance_profile/{name}", array
 
 
 def _matrices(one: EncodingResult | TopK) -> Iterator[tuple[str, Result]]:
@@ -129,6 +134,7 @@ def _halved(one: EncodingResult) -> EncodingResult:
     arrays = [array for _, array in _arrays(smaller)]
     if all(array is before for array, (_, before) in zip(arrays, _arrays(one), strict=True)):
         return one
+    arrays = [array for _, array in _arrays(replace(smaller, profile=None))]
     smaller.nonfinite_cells = sum(array.size - int(np.count_nonzero(np.isfinite(array))) for array in arrays)
     return smaller
 

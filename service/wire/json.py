@@ -139,11 +139,18 @@ def encode(result: ScoringResult, write: Write) -> Iterator[Piece]:
     for i, one in enumerate(result.results):
         yield b"," if i else b""
         yield from _encode_result(one, write)
+    if result.comparison is not None:
+        yield b'],"comparison":' + orjson.dumps(result.comparison, option=orjson.OPT_SERIALIZE_NUMPY)
+        yield b',"timings":' + orjson.dumps(answer.timings(result.timings)) + b"}"
+        return
     yield b'],"timings":' + orjson.dumps(answer.timings(result.timings)) + b"}"
 
 
 def _encode_result(one: EncodingResult, write: Write) -> Iterator[Piece]:
-    yield orjson.dumps(answer.result_head(one), option=orjson.OPT_SERIALIZE_NUMPY)[:-1]
+    head = answer.result_head(one)
+    if one.profile is not None:
+        head["summary"] = {**head["summary"], "distance_profile": one.profile}
+    yield orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)[:-1]
     if one.top_k is not None:
         yield b',"top_k":{"indices":'
         yield from write(one.top_k.indices)

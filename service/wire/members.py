@@ -25,6 +25,7 @@ IN_QUERY = (
     "key_heads",
     "causal",
     "return",
+    "metrics",
     "rows",
     "head",
     "top_k",

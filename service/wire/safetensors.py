@@ -75,7 +75,7 @@ class _Heads:
     def head(self, result: ScoringResult, dtype: str) -> bytes:
         """The header of an answer whose arrays are packed in their order."""
         timings = answer.timings_text(result.timings).replace('"', '\\"').encode()
-        if result.plan is None or result.tokens is not None or any(one.nonfinite_cells for one in result.results):
+        if not _alike(result):
             return _head(answer.metadata(result, dtype), answer.arrays(result))
         known = self.known(result, dtype)
         if known is None:
@@ -85,6 +85,13 @@ class _Heads:
                 self._known.put((result.plan, result.mask, dtype), (before, after), 1)
             return text
         return _padded(known[0] + timings + known[1])
+
+
+def _alike(result: ScoringResult) -> bool:
+    """Whether every answer of its plan has its header, but for the timings."""
+    if result.plan is None or result.tokens is not None or result.comparison is not None:
+        return False
+    return not any(one.nonfinite_cells or one.summary is not None for one in result.results)
 
 
 _HEADS = _Heads()

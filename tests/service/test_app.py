@@ -68,7 +68,7 @@ class Client:
             "path": path,
             "raw_path": path.encode(),
             "root_path": "",
-            "query_string": b"",
+            "query_string": b"return=weights,scores" if path == "/attention" else b"",
             "headers": [(b"content-type", media.NPY.encode()), (b"content-length", str(len(body)).encode())],
         }
         self.task = asyncio.create_task(self._run())

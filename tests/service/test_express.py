@@ -188,15 +188,15 @@ def embeddings(*shape: int, seed: int = 0) -> np.ndarray:
 @pytest.mark.parametrize(
     "query",
     [
-        "",
+        "return=weights,scores",
         QUERY,
-        "heads=4&causal=true",
+        "heads=4&causal=true&return=weights,scores",
         "encoding=t5&return=weights,scores,terms,output",
         "encoding=alibi&causal=true&heads=2&return=output",
-        "encoding=cope&heads=2&causal=true",
+        "encoding=cope&heads=2&causal=true&return=weights",
         "heads=2&rows=-1&return=weights",
         "heads=2&head=1&return=weights,output",
-        "heads=2&top_k=3",
+        "heads=2&top_k=3&return=scores",
         "heads=2&causal=true&top_k=8&return=weights,terms",
         "rope.theta=500&return=scores",
         "none.softcap=2&encoding=none&return=weights",
@@ -261,7 +261,12 @@ def test_json_is_answered_as_the_long_way_answers_it(door: Door) -> None:
         assert list(timings)[-1] == "batch_jobs"
         return document
 
-    for query in (QUERY, "encoding=t5&return=weights,scores,terms,output", "heads=2&rows=-1&return=weights", "top_k=2"):
+    for query in (
+        QUERY,
+        "encoding=t5&return=weights,scores,terms,output",
+        "heads=2&rows=-1&return=weights",
+        "top_k=2&return=weights",
+    ):
         for shape in ((9, 8), (2, 9, 8)):
             for kind in (media.JSON, media.NPY):
                 sent = []
@@ -314,7 +319,7 @@ def test_a_client_that_has_left_is_counted_and_not_computed(door: Door) -> None:
     def read() -> dict[counts.Key, float]:
         return counts.parse(generate_latest(door.service.telemetry.registry).decode())
 
-    sent = request(GOOD, "encoding=kerple")
+    sent = request(GOOD, "encoding=kerple&return=weights")
     door.long(sent)
     assert door.short(sent) is not None
     before = read()
@@ -509,7 +514,7 @@ def test_it_is_counted_like_every_other(door: Door) -> None:
     def read() -> dict[counts.Key, float]:
         return counts.parse(generate_latest(door.service.telemetry.registry).decode())
 
-    sent = request(GOOD, "encoding=sandwich")
+    sent = request(GOOD, "encoding=sandwich&return=weights")
     door.long(sent)
     door.short(sent)
     before, inferences = read(), door.service.statistics.report("identity.sandwich", "1")["inference_count"]

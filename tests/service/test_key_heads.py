@@ -22,7 +22,7 @@ from service.catalogue import Catalogue, Model
 from service.engine.engine import Engine
 from service.engine.session import Sessions
 from service.errors import InvalidInput, PayloadTooLarge
-from service.records import RETURNABLE, AttentionInput, AttentionOptions, ScoringResult, Timings
+from service.records import MATRICES, AttentionInput, AttentionOptions, ScoringResult, Timings
 from service.scoring import Scoring
 from service.tables import TableCache
 from tests.service import tiny
@@ -44,7 +44,7 @@ def score() -> Iterator[Score]:
         scoring = Scoring(CATALOGUE, engine, TableCache(sessions))
 
         def run(input: AttentionInput, **options: Any) -> ScoringResult:
-            return runner.run(scoring.score(input, AttentionOptions(returns=RETURNABLE, **options), Timings()))
+            return runner.run(scoring.score(input, AttentionOptions(returns=MATRICES, **options), Timings()))
 
         yield run
         runner.run(engine.stop())

@@ -20,7 +20,7 @@ from service.engine.job import Job, JobResult
 from service.engine.session import Sessions
 from service.errors import DeadlineExceeded, InvalidInput, ModelFailed, Overloaded
 from service.large import Bounds
-from service.records import RETURNABLE, AttentionInput, AttentionOptions, EncodingResult, ScoringResult, Timings
+from service.records import MATRICES, AttentionInput, AttentionOptions, EncodingResult, ScoringResult, Timings
 from service.scoring import Limits, Scoring
 from service.selection import Selection
 from service.tables import TableCache
@@ -114,7 +114,7 @@ def test_every_encoding_is_the_same_in_blocks(both: Both, encoding: str, causal:
         pytest.skip("causal only")
     positions = np.random.default_rng(3).permutation(60)[:17].astype(float)
     input = AttentionInput(embeddings=array(17, 8), positions=positions)
-    assert_same(*both(input, encoding=encoding, heads=2, causal=causal, returns=RETURNABLE))
+    assert_same(*both(input, encoding=encoding, heads=2, causal=causal, returns=MATRICES))
     assert both.watched.jobs > 5
 
 
@@ -124,7 +124,7 @@ def test_the_length_that_an_encoding_looks_at_is_that_of_the_whole(both: Both, e
     input = AttentionInput(
         queries=array(6, 8), keys=array(9, 8, seed=1), query_positions=np.array([5.0, 1, 6000, 3, 0, 2])
     )
-    assert_same(*both(input, encoding=encoding, heads=2, returns=RETURNABLE))
+    assert_same(*both(input, encoding=encoding, heads=2, returns=MATRICES))
 
 
 @st.composite
@@ -168,7 +168,7 @@ def requests(draw: st.DrawFn) -> tuple[AttentionInput, dict[str, Any]]:
     options["encoding"] = draw(st.sampled_from(names))
     others = [name for name in names if name != options["encoding"]]
     options["compare"] = tuple(draw(st.lists(st.sampled_from(others), max_size=2, unique=True)))
-    options["returns"] = tuple(draw(st.lists(st.sampled_from(RETURNABLE), min_size=1, unique=True)))
+    options["returns"] = tuple(draw(st.lists(st.sampled_from(MATRICES), min_size=1, unique=True)))
     return AttentionInput(**parts), options
 
 

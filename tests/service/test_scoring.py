@@ -17,7 +17,7 @@ from service.engine.gpu_policy import GpuPolicy
 from service.engine.job import Job, JobResult
 from service.engine.session import Sessions
 from service.errors import DeadlineExceeded, InvalidInput, NotReady, ParameterOutOfRange, PayloadTooLarge, UnknownName
-from service.records import RETURNABLE, AttentionInput, AttentionOptions, EncodingResult, ScoringResult, Timings
+from service.records import MATRICES, AttentionInput, AttentionOptions, EncodingResult, ScoringResult, Timings
 from service.scoring import Limits, Scoring
 from service.selection import Selection
 from service.tables import TableCache
@@ -163,7 +163,7 @@ def requests(draw: st.DrawFn) -> tuple[AttentionInput, dict[str, Any], np.ndarra
         visible &= mask[:, None] if mask.ndim == 3 else mask
         parts["mask"] = mask if draw(st.booleans()) else mask.astype(np.float32)
     names = ENCODINGS if causal else [name for name in ENCODINGS if name not in CAUSAL_ONLY]
-    options = {"encoding": draw(st.sampled_from(names)), "heads": heads, "causal": causal, "returns": RETURNABLE}
+    options = {"encoding": draw(st.sampled_from(names)), "heads": heads, "causal": causal, "returns": MATRICES}
     return AttentionInput(**parts), options, visible
 
 
@@ -260,8 +260,8 @@ def test_a_list_has_one_entry_for_each_pair_or_one_for_all(served: Served) -> No
 
 
 def test_a_request_without_a_batch_has_answers_without_one(served: Served) -> None:
-    alone = served.score(AttentionInput(embeddings=array(5, 8)), heads=2, returns=RETURNABLE)
-    batch = served.score(AttentionInput(embeddings=array(5, 8)[None]), heads=2, returns=RETURNABLE)
+    alone = served.score(AttentionInput(embeddings=array(5, 8)), heads=2, returns=MATRICES)
+    batch = served.score(AttentionInput(embeddings=array(5, 8)[None]), heads=2, returns=MATRICES)
     assert (alone.batch, batch.batch) == (None, 1)
     for name, value in arrays(alone.results[0]).items():
         np.testing.assert_array_equal(value, arrays(batch.results[0])[name][0])
@@ -304,7 +304,7 @@ def test_64_requests_in_flight_equal_the_same_requests_alone(served: Served) -> 
             4 * heads,
         )
         names = random.choice(ENCODINGS, size=3, replace=False)
-        returns = [name for name in RETURNABLE if random.random() < 0.5] or ["weights"]
+        returns = [name for name in MATRICES if random.random() < 0.5] or ["weights"]
         mask = random.random(shape[-2]) < 0.8 if i % 4 == 0 else None
         made.append(
             (
@@ -324,10 +324,10 @@ def test_64_requests_in_flight_equal_the_same_requests_alone(served: Served) -> 
         assert [result.encoding for result in one.results] == [options.encoding, *options.compare]
         for result, expected in zip(one.results, other.results, strict=True):
             assert set(arrays(result)) == set(arrays(expected))
-            assert (result.weights is not None) == ("weights" in options.returns)
-            assert (result.scores is not None) == ("scores" in options.returns)
-            assert (result.output is not None) == ("output" in options.returns)
-            assert (result.terms is not None) == ("terms" in options.returns)
+            assert (result.weights is not None) == ("weights" in (options.returns or ()))
+            assert (result.scores is not None) == ("scores" in (options.returns or ()))
+            assert (result.output is not None) == ("output" in (options.returns or ()))
+            assert (result.terms is not None) == ("terms" in (options.returns or ()))
             for name, value in arrays(result).items():
                 np.testing.assert_allclose(value, arrays(expected)[name], rtol=1e-6, atol=1e-6)
 
@@ -377,7 +377,7 @@ def anything(draw: st.DrawFn) -> tuple[AttentionInput, dict[str, Any]]:
         "compare": (*(encoding.id for encoding in encodings[1:]), *draw(st.sampled_from([(), ("all",)]))),
         "heads": draw(st.sampled_from([1, 2, 2, 2, 2, 4, 3])),
         "causal": draw(st.sampled_from([None, True, False])),
-        "returns": tuple(draw(st.lists(st.sampled_from(RETURNABLE), min_size=1))),
+        "returns": tuple(draw(st.lists(st.sampled_from(MATRICES), min_size=1))),
         "scalars": scalars,
     }
     return AttentionInput(**parts, parameters=arrays), options
@@ -425,7 +425,7 @@ def test_only_the_outputs_asked_for_are_computed(recorded: tuple[Recording, Serv
 
 def test_what_is_written_in_float16_is_computed_so_but_ranked_in_full(recorded: tuple[Recording, Served]) -> None:
     engine, served = recorded
-    served.score(AttentionInput(embeddings=array(4, 8)), returns=RETURNABLE, encoding="alibi", half=True)
+    served.score(AttentionInput(embeddings=array(4, 8)), returns=MATRICES, encoding="alibi", half=True)
     names = ("weights", "scores", "output", "term.content", "term.bias")
     assert engine.calls[-1][0].outputs == tuple(f"half.{name}" for name in names)
     served.score(AttentionInput(embeddings=array(4, 8)), top_k=2, returns=("scores",), half=True)
@@ -437,7 +437,7 @@ def test_float16_is_that_of_the_float32_answer(served: Served, encoding: str) ->
     """To the last bit, also of what is too small for float16's full precision, and what is too large."""
     for scale in (1.0, 30.0, 600.0):
         input = AttentionInput(embeddings=scale * array(300, 8))
-        options = {"encoding": encoding, "heads": 2, "causal": True, "returns": RETURNABLE, **selected("100:", "1")}
+        options = {"encoding": encoding, "heads": 2, "causal": True, "returns": MATRICES, **selected("100:", "1")}
         (whole,) = served.score(input, **options).results
         (half,) = served.score(input, **options, half=True).results
         assert {array.dtype for array in arrays(half).values()} == {np.dtype(np.float16)}
@@ -588,10 +588,10 @@ def test_the_largest_keys_of_each_row_are_those_of_the_whole_answer(
     served: Served, request_: tuple[AttentionInput, dict[str, Any], np.ndarray], k: int, rows: str | None, few: bool
 ) -> None:
     input, options, visible = request_
-    options["returns"] = ("output",) if few else RETURNABLE
+    options["returns"] = ("output",) if few else MATRICES
     choice = selected(rows, None)
     try:
-        whole = served.score(input, **options | {"returns": RETURNABLE}, **choice)
+        whole = served.score(input, **options | {"returns": MATRICES}, **choice)
     except InvalidInput:  # a slice of none
         reject()
     k = min(k, whole.keys)
@@ -722,7 +722,7 @@ def test_rows_of_what_a_gpu_pads_are_those_of_what_it_does_not(
 ) -> None:
     padded = Served(Scoring(CATALOGUE, served.scoring.engine, TableCache(sessions), padding=GpuPolicy()), served.runner)
     input = AttentionInput(embeddings=array(21, 8))
-    options: dict[str, Any] = {"encoding": encoding, "heads": 2, "causal": True, "returns": RETURNABLE}
+    options: dict[str, Any] = {"encoding": encoding, "heads": 2, "causal": True, "returns": MATRICES}
     for rows in ("-1", "3:9", "7,3"):
         (one,), (other,) = (each.score(input, **options, **selected(rows)).results for each in (padded, served))
         for name, value in arrays(one).items():

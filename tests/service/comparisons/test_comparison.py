@@ -178,14 +178,16 @@ def test_equal_matrices_have_the_ends_of_every_scale(comparer: Comparer) -> None
 def test_a_constant_for_each_row_of_scores_is_no_difference(comparer: Comparer) -> None:
     scores = scores_of(5, 1, 1, 20, 20)
     shifted = scores + 10 * np.arange(20, dtype=np.float32)[:, None]
-    found = comparer.compare(softmax(scores), softmax(shifted), Layout.first(20), scores=(scores, shifted))
+    found = comparer.compare(
+        softmax(scores), softmax(shifted), Layout.first(20), scores=(scores, shifted), metrics=NAMES
+    )
     assert value(found, "logit_rmse") < 1e-4
     assert value(found, "logit_r") == pytest.approx(1, abs=1e-6)
 
 
 def test_scores_that_do_not_vary_have_no_correlation(comparer: Comparer) -> None:
     scores, same = scores_of(6, 1, 1, 8, 8), np.full((1, 1, 8, 8), 3.3, np.float32)
-    found = comparer.compare(softmax(scores), softmax(same), Layout.first(8), scores=(scores, same))
+    found = comparer.compare(softmax(scores), softmax(same), Layout.first(8), scores=(scores, same), metrics=NAMES)
     assert math.isnan(value(found, "logit_r"))
     assert "vary" in str(found.metrics["logit_r"].reason)
     assert math.isfinite(value(found, "logit_rmse"))
@@ -250,13 +252,13 @@ def test_shapes_must_be_the_same(comparer: Comparer) -> None:
 
 def test_only_what_is_asked_for_is_computed(comparer: Comparer) -> None:
     layout = Layout.first(3)
-    assert outputs_for(["tv"], layout, masked=False, scored=False) == ("counted", "tv")
-    assert outputs_for(["logit_r"], layout, masked=False, scored=False) == ("counted",)
-    assert "kl" not in outputs_for(DEFAULT, layout, masked=True, scored=True)
+    assert outputs_for(["tv"], layout, scored=False) == ("counted", "tv")
+    assert outputs_for(["logit_r"], layout, scored=False) == ("counted",)
+    assert "kl" not in outputs_for(DEFAULT, layout, scored=True)
     with pytest.raises(ValueError, match="no metric 'jds'; there are jsd, "):
-        outputs_for(["jds"], layout, masked=False, scored=False)
+        outputs_for(["jds"], layout, scored=False)
     without = comparer.compare(*two(1, 1, 3, 3), layout)
-    assert set(without.metrics) == set(DEFAULT) - {"logit_r", "logit_rmse"}
+    assert set(without.metrics) == set(DEFAULT) - {"logit_rmse"}
 
 
 def test_matrices_that_are_never_whole_can_be_compared(comparer: Comparer) -> None:

@@ -26,7 +26,7 @@ from service.engine.memory import HostMemory
 from service.engine.session import Sessions
 from service.padding import continued
 from service.positions import Positions
-from service.records import RETURNABLE, AttentionInput, AttentionOptions, EncodingResult, ScoringResult, Timings
+from service.records import MATRICES, AttentionInput, AttentionOptions, EncodingResult, ScoringResult, Timings
 from service.scoring import Limits, Scoring
 from service.selection import Selection
 from service.tables import TableCache
@@ -183,7 +183,7 @@ def test_alone_and_padded_among_eight_are_equal(served: Served, encoding: str, c
     requests = [
         (
             AttentionInput(embeddings=array(tokens, 16, seed=tokens)),
-            AttentionOptions(encoding=encoding, heads=2, causal=causal, returns=RETURNABLE),
+            AttentionOptions(encoding=encoding, heads=2, causal=causal, returns=MATRICES),
         )
         for tokens in (33, 34, 37, 40, 41, 45, 47, 48)
     ]
@@ -224,7 +224,7 @@ def requests(draw: st.DrawFn) -> Request:
             parts["mask"] = random.random((1, queries, keys)) < 0.7
         case "heads":
             parts["mask"] = random.random((batch or 1, heads, queries, keys)) < 0.7
-    returns = draw(st.sampled_from([("weights", "scores"), ("weights",), ("output",), RETURNABLE]))
+    returns = draw(st.sampled_from([("weights", "scores"), ("weights",), ("output",), MATRICES]))
     rows = draw(st.sampled_from([None, None, None, ("-1",), ("0:5",), ("::3",)]))
     options = AttentionOptions(
         encoding=draw(st.sampled_from(names)),
@@ -252,7 +252,7 @@ def test_sixty_four_in_flight_are_each_equal_to_alone(served: Served, mix: list[
 def test_lengths_of_one_encoding_share_runs_and_are_each_equal_to_alone(
     served: Served, encoding: str, lengths: list[int], terms: bool
 ) -> None:
-    options = AttentionOptions(encoding=encoding, heads=2, causal=True, returns=RETURNABLE if terms else ("weights",))
+    options = AttentionOptions(encoding=encoding, heads=2, causal=True, returns=MATRICES if terms else ("weights",))
     mix = [(AttentionInput(embeddings=array(length, 8, seed=i)), options) for i, length in enumerate(lengths)]
     answers = served.together(mix)
     for answer, alone in zip(answers, served.one_by_one(mix), strict=True):

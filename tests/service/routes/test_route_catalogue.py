@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 
 from service.errors import failures
 from service.records import Timings
+from service.routes import samples
 from service.wire import media
 from tests.service import counts
 
@@ -142,7 +143,9 @@ def test_scoring_requests_move_their_stages_and_batches(client: TestClient) -> N
     }
     stages = counts.changes(before, after, "attention_stage_duration_seconds_count")
     assert stages == {(encoding, stage): 1 for encoding in ("rope", "t5") for stage in Timings.STAGES}
-    assert counts.changes(before, after, "attention_batch_requests_sum") == {("rope",): 1, ("t5",): 2}
+    computed = counts.changes(before, after, "attention_batch_requests_sum")
+    computed.pop(("summary",), None)  # that of uniform attention, where no other request had it computed
+    assert computed == {("rope",): 1, ("t5",): 2, ("comparison",): 1}
     assert counts.changes(before, after, "attention_sequences_total") == {("rope",): 1, ("t5",): 2}
     assert counts.changes(before, after, "attention_tokens_total") == {("rope", "real"): 2, ("t5", "real"): 4}
     assert counts.changes(before, after, "attention_rejected_total") == {("invalid",): 1}
@@ -198,8 +201,13 @@ def test_documented_names_of_encodings_fit_their_pattern_and_work(client: TestCl
 def test_the_documented_answer_is_the_answer(client: TestClient) -> None:
     documented = operation(client)["responses"]["200"]["content"][media.JSON]["example"]
     example = operation(client)["requestBody"]["content"][media.JSON]["examples"]["sentence"]["value"]
-    answer = client.post("/attention", json=example).json()
+    answer = client.post(f"/attention?{samples.QUERY}", json=example).json()
     assert list(answer) == list(documented)
+    summary, shown = (one["results"][0]["summary"] for one in (answer, documented))
+    assert list(summary) == list(shown)
+    assert list(summary["effective_keys"]) == list(shown["effective_keys"])
+    assert summary["effective_keys"]["p10"] == pytest.approx(shown["effective_keys"]["p10"], abs=1e-5)
+    assert summary["mean_distance_ratio"]["layer"] == pytest.approx(shown["mean_distance_ratio"]["layer"], abs=1e-6)
     assert answer["shape"] == documented["shape"]
     assert list(answer["results"][0]) == list(documented["results"][0])
     for name in ("encoding", "parameters", "conventions", "nonfinite_cells"):

@@ -8,14 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.errors import InvalidInput, UnknownName
-from service.records import DEFAULT_RETURN
 from service.routes.query import MAX_LENGTH, parse
 
 
 def test_nothing_is_all_defaults() -> None:
     query = parse(b"")
     assert query.dtype == "float32"
-    assert query.options.returns == DEFAULT_RETURN
+    assert query.options.returns is None, "as it suits the request"
     options = query.options
     assert (options.encoding, options.model, options.heads, options.causal) == (None, None, None, None)
     assert query.options.compare == ()

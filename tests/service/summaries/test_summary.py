@@ -13,11 +13,11 @@ from jaxtyping import Bool, Float, Float64
 
 from service.engine.session import Sessions
 from service.summaries.layout import Layout
+from service.summaries.lists import plain
 from service.summaries.metric import Metric
-from service.summaries.metrics import DEFAULT, NAMES, outputs_for
-from service.summaries.rows import concatenate
-from service.summaries.summariser import Summariser
-from service.summaries.summary import Summary, summarise
+from service.summaries.metrics import DEFAULT, NAMES, Outputs, outputs_for
+from service.summaries.summariser import Summariser, finish
+from service.summaries.summary import Summary
 
 ANALYSIS = Path(__file__).parents[3] / "exported" / "analysis"
 
@@ -95,7 +95,7 @@ def test_a_sink_is_told_with_its_baseline(summariser: Summariser) -> None:
     weights = np.zeros((1, 2, 8, 8), np.float32)
     weights[:, 0, :, 0] = 1
     weights[:, 1] = np.eye(8)
-    found = summariser.summarise(weights, Layout.first(8))
+    found = summariser.summarise(weights, Layout.first(8), metrics=NAMES)
     assert found.metrics["sink_mass_1"].mean.tolist() == [[1, 0]]
     assert found.metrics["alpha_0"].mean.tolist() == [[1, 1 / 8]]
     assert found.metrics["sink_mass_4"].uniform == pytest.approx(0.5)
@@ -197,8 +197,9 @@ def test_blocks_of_rows_give_what_the_whole_gives(summariser: Summariser, rows: 
 def test_a_matrix_that_is_never_whole_can_be_summarised(summariser: Summariser) -> None:
     size = 12
     weights, layout = attention(2, 1, 2, size, size), Layout.first(size)
-    blocks = [summariser.rows(weights[:, :, i : i + 5], layout, start=i) for i in range(0, size, 5)]
-    assert _close(summarise(concatenate(blocks), layout).json(), summariser.summarise(weights, layout).json())
+    rows = [slice(i, i + 5) for i in range(0, size, 5)]
+    blocks = [summariser.block(weights[:, :, part], layout.rows(part)) for part in rows]
+    assert _close(finish(blocks, layout).json(), summariser.summarise(weights, layout).json())
 
 
 # Which rows count, and what is undefined.
@@ -430,10 +431,12 @@ def test_members_of_a_batch_may_have_tokens_of_their_own(summariser: Summariser)
 
 def test_only_what_is_asked_for_is_computed() -> None:
     layout = Layout.first(3)
-    assert outputs_for(["max_weight"], layout, masked=False) == ("counted", "max_weight")
-    assert outputs_for(["entropy_norm"], layout, masked=True) == ("counted", "entropy", "visible_keys")
-    assert outputs_for(["entropy"], layout, masked=False, scored=True) == ("counted", "entropy_of_scores")
-    assert outputs_for(["max_weight"], layout, masked=False, sinks=True) == ("counted", "max_weight", "row_sum")
+    assert outputs_for(["max_weight"], layout, masked=False) == Outputs(("max_weight", "row_sum"), ())
+    assert outputs_for(["entropy_norm"], layout, masked=True) == Outputs(("entropy", "row_sum"), ())
+    scored = outputs_for(["entropy"], layout, masked=False, scored=True)
+    assert scored == Outputs(("entropy_of_scores", "row_sum"), ())
+    based = outputs_for(["previous_token", "sink_mass_1"], layout, masked=False)
+    assert based == Outputs(("first_token", "previous_token", "row_sum"), ("first_token", "previous_token"))
     assert outputs_for(["entropy", "max_weight"], layout, masked=True) == outputs_for(
         ["max_weight", "entropy"], layout, masked=True
     )
@@ -465,7 +468,7 @@ def test_weights_of_any_precision_are_taken_with_its_tolerance(summariser: Summa
 def test_a_layer_is_the_mean_of_its_heads() -> None:
     metric = Metric(np.array([[1.0, 3.0, np.nan]]), np.array([[2, 2, 0]]), reason="no row is counted")
     assert metric.layer.tolist() == [2.0]
-    assert metric.json() == {
+    assert plain(metric.document()) == {
         "mean": [[1.0, 3.0, None]],
         "layer": [2.0],
         "rows": [[2, 2, 0]],
