@@ -23,22 +23,21 @@ export function notices(store, act) {
 function failures(store, act) {
   const root = find("problem");
   let timer = 0;
-  store.on(["problem"], ({ problem, settings, own, text }) => {
+  store.on(["problem"], ({ problem }) => {
     clearInterval(timer);
     root.hidden = !problem;
     if (!problem) {
       root.replaceChildren();
       return;
     }
-    const input = own ?? (text !== null ? { text } : null);
-    const command = curl(HOME, settings, input);
+    const command = problem.asked ? curl(HOME, problem.asked.settings, problem.asked.input) : "";
     const wait = h("span", { class: "countdown", role: "timer" });
     root.replaceChildren(
       h("div", { class: "problem-head" }, h("strong", { textContent: problem.status ? `${problem.status} ${problem.title}` : problem.title }), wait,
         h("button", { type: "button", class: "plain", textContent: "Try again", on: { click: () => act.run() } })),
       h("p", { class: "detail", textContent: problem.detail }),
       h("p", { class: "muted" }, ...[problem.pointer && `at ${problem.pointer}`, problem.requestId && `request ${problem.requestId}`].filter(Boolean).join(" · ")),
-      h("details", {}, h("summary", { textContent: "The same request from a command line" }), h("pre", { tabIndex: 0, textContent: command })),
+      command && h("details", {}, h("summary", { textContent: "The same request from a command line" }), h("pre", { tabIndex: 0, textContent: command })),
     );
     if (problem.retryAfter) timer = countdown(wait, problem.retryAfter, () => act.run());
   });

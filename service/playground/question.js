@@ -49,7 +49,7 @@ export function presetPath({ preset, n, d, seed }) {
 const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 
 /** The request as a command line. Own data is not in it: it reads the file that the page offers for download. */
-export function curl(home, settings, input, accept = "application/json", returns = ["weights", "summary", "comparison"]) {
+export function curl(home, settings, input, accept = "application/json", returns = ["weights"]) {
   const target = `${home}/attention?${query(settings, { returns: single(settings, returns) })}`;
   const kind = accept === "application/json" ? "" : ` -H ${quoted(`Accept: ${accept}`)} -o answer.npz`;
   if (input?.text !== undefined) {

@@ -6,6 +6,7 @@ import { headMean } from "./metrics.js";
 import { fetchInput } from "./presets.js";
 import { body, presetPath, query, SAFETENSORS, single } from "./question.js";
 
+const EXTRAS = []; // what else is shown of the service's answer
 export const MOST_CELLS = 2 ** 26; // numbers in the weights of one run: 256 MiB
 const SCORED_CELLS = 2 ** 20; // up to which the scores come along; above, a row's are asked for when they are looked at
 const HALF_CELLS = 2 ** 22; // above which weights come as float16
@@ -85,6 +86,7 @@ export class Runner {
     } catch (error) {
       if (this.controller !== controller || error.name === "AbortError") return;
       const problem = error instanceof Problem ? error : new Problem({ title: "The page failed", detail: error.message });
+      problem.asked = this.asked;
       store.set({ busy: false, problem });
     }
   }
@@ -98,8 +100,10 @@ export class Runner {
 
   async answer(signal) {
     const { state } = this.store;
+    this.asked = { settings: state.settings, input: state.own };
     const input = state.own ?? (await this.input(state, signal));
     const settings = { ...state.settings, heads: headsFor(state, input) };
+    this.asked = { settings, input };
     const cells = cellsOf(input, settings);
     if (cells > MOST_CELLS) {
       throw new Problem({
@@ -107,15 +111,10 @@ export class Runner {
         detail: `${settings.encodings.length} encodings × ${settings.heads} heads × ${input.queries.shape[0].toLocaleString("en")} queries × ${(input.keys ?? input.queries).shape[0].toLocaleString("en")} keys are ${cells.toLocaleString("en")} numbers; the page draws up to ${MOST_CELLS.toLocaleString("en")}. Choose fewer tokens, heads or encodings, or ask the service itself.`,
       });
     }
-    const returns = ["weights", ...(cells <= SCORED_CELLS ? ["scores"] : []), ...this.extras()];
+    const returns = ["weights", ...(cells <= SCORED_CELLS ? ["scores"] : []), ...EXTRAS];
     const path = `attention?${query(settings, { returns: single(settings, returns), dtype: cells > HALF_CELLS ? "float16" : "float32" })}`;
     const { buffer, about } = await ask(path, { ...body(input), accept: SAFETENSORS, signal });
     return new Run(settings, input, await decode(buffer), { ...about, path });
-  }
-
-  /** What else the service can return, of what the page shows. */
-  extras() {
-    return [];
   }
 
   async input(state, signal) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import shutil
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 from jaxtyping import UInt8
-from playwright.sync_api import Browser, Locator, Page, Route, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 TIMEOUT = 15_000.0
 
@@ -29,7 +30,7 @@ def chromium() -> str:
 
 @dataclass
 class Watched:
-    """One page of a service at `address`. Requests to other hosts are blocked and counted."""
+    """One page of a service at `address`. Requests to other hosts are counted; the browser blocks them."""
 
     page: Page
     address: str
@@ -43,21 +44,17 @@ class Watched:
         context = browser.new_context(viewport={"width": 1280, "height": 900}, **options)
         context.set_default_timeout(TIMEOUT)
         watched = cls(context.new_page(), address)
-        context.route("**/*", watched._route)
+        watched.page.on("request", lambda request: watched._requested(request.url))
         watched.page.on("console", lambda message: watched.said.append(f"{message.type}: {message.text}"))
         watched.page.on("pageerror", lambda error: watched.said.append(f"error: {error}"))
         return watched
 
-    def _route(self, route: Route) -> None:
-        url = route.request.url
+    def _requested(self, url: str) -> None:
         if not url.startswith((self.address, "blob:" + self.address)):
             self.foreign.append(url)
-            route.abort()
-            return
         parts = urlsplit(url)
         if parts.path == "/attention":
             self.asked.append(f"{parts.path}?{parts.query}")
-        route.continue_()
 
     def open(self, fragment: str = "") -> Watched:
         """Goes there and waits until the panels are drawn."""
@@ -78,7 +75,7 @@ class Watched:
         return self.panel(name).locator(".map")
 
     def pixels(self, canvas: Locator) -> UInt8[np.ndarray, "height width 4"]:
-        numbers = canvas.evaluate(
+        width, height, text = canvas.evaluate(
             """(canvas) => {
               const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
               let text = "";
@@ -86,9 +83,6 @@ class Watched:
               return [canvas.width, canvas.height, btoa(text)];
             }"""
         )
-        import base64
-
-        width, height, text = numbers
         return np.frombuffer(base64.b64decode(text), np.uint8).reshape(height, width, 4)
 
     def cells(self, name: str) -> UInt8[np.ndarray, "height width 4"]:

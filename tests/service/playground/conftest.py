@@ -21,7 +21,11 @@ def browser() -> Iterator[Browser]:
     path = chromium()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=path, args=["--no-sandbox", "--js-flags=--expose-gc", "--enable-precise-memory-info"]
+            executable_path=path,
+            args=[
+                "--no-sandbox",
+                "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+            ],
         )
         yield browser
         browser.close()

@@ -1,0 +1,312 @@
+"""Asking: inputs, links, and what goes wrong."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser, Route, expect
+
+from tests.service.playground.browser import Watched
+
+
+def test_a_slow_answer_never_paints_over_a_later_one(watched: Watched) -> None:
+    """Not even where the browser could not give the first request up any more."""
+    watched.page.add_init_script("AbortController.prototype.abort = () => {};")
+    watched.open("#enc=none,rope")
+    page = watched.page
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        """The first question waits until the second has been answered."""
+        if held:
+            route.continue_()
+        else:
+            held.append(route)
+
+    page.route("**/attention?**causal=true**weights*", hold)
+    page.locator('input[name="mask"][value="causal"]').check()
+    expect(page.locator("#latency")).to_have_attribute("data-state", "busy")
+    page.locator("#preset").select_option("repeat")
+    watched.drawn()
+    assert len(held) == 1
+    shown = watched.cells("rope")
+    label = watched.map("rope").get_attribute("aria-label")
+    assert label == "rope, head 0 of 8, 64 queries by 64 keys"
+    with page.expect_response("**/attention?**") as late:
+        held[0].continue_()
+    assert late.value.status == 200
+    watched.drawn()
+    assert np.array_equal(watched.cells("rope"), shown)
+    assert watched.map("rope").get_attribute("aria-label") == label
+
+
+def test_when_the_service_is_busy_the_page_counts_down_and_asks_again(watched: Watched) -> None:
+    watched.open("#enc=none,rope")
+    page = watched.page
+    refused: list[str] = []
+
+    def refuse(route: Route) -> None:
+        if refused:
+            route.continue_()
+            return
+        refused.append(route.request.url)
+        route.fulfill(
+            status=429,
+            headers={"Retry-After": "2", "X-Request-ID": "busy-1", "Content-Type": "application/problem+json"},
+            body='{"title": "Overloaded", "status": 429, "detail": "the queue is full", "request_id": "busy-1"}',
+        )
+
+    page.route("**/attention?**causal=true**", refuse)
+    page.locator('input[name="mask"][value="causal"]').check()
+    problem = page.locator("#problem")
+    expect(problem).to_contain_text("429 Overloaded")
+    expect(problem).to_contain_text("the queue is full")
+    expect(problem).to_contain_text("request busy-1")
+    expect(problem.locator(".countdown")).to_contain_text("trying again in")
+    expect(page.locator("#latency")).to_have_text("error 429")
+    expect(page.locator(".panel")).to_have_count(2)  # what was there stays, paler
+    watched.drawn()
+    expect(problem).to_be_hidden()
+    assert len(refused) == 1
+
+
+def test_a_refusal_shows_what_was_wrong_where_and_how_to_ask_from_a_command_line(watched: Watched) -> None:
+    watched.page.goto(f"{watched.address}/#enc=rope&rope.theta=-5")
+    problem = watched.page.locator("#problem")
+    expect(problem).to_contain_text("422 Parameter out of range")
+    expect(problem).to_contain_text("rope.theta")
+    expect(problem).to_contain_text("at query:rope.theta")
+    expect(problem).to_contain_text("request ")
+    problem.locator("summary").click()
+    expect(problem.locator("pre")).to_contain_text("curl -s")
+    expect(watched.page.locator(".blank")).to_contain_text("Nothing to show yet")
+
+
+def test_a_service_that_is_gone_shows_in_the_chip(watched: Watched) -> None:
+    watched.open("#enc=none,rope")
+    page = watched.page
+    page.route("**/attention?**", lambda route: route.abort())
+    page.locator("#run").click()
+    expect(page.locator("#latency")).to_have_text("service unreachable")
+    expect(page.locator("#problem")).to_contain_text("did not answer")
+    page.unroute("**/attention?**")
+    page.get_by_role("button", name="Try again").click()
+    watched.drawn()
+    expect(page.locator("#problem")).to_be_hidden()
+
+
+def test_too_much_to_draw_is_said_with_both_numbers_and_blanks_nothing(watched: Watched) -> None:
+    watched.open("#enc=none,rope&preset=repeat&n=32")
+    before = watched.cells("rope")
+    asked = len(watched.asked)
+    watched.page.locator("#n").fill("4096")
+    watched.page.locator("#n").press("Tab")
+    problem = watched.page.locator("#problem")
+    expect(problem).to_contain_text("268,435,456 numbers")
+    expect(problem).to_contain_text("67,108,864")
+    assert np.array_equal(watched.cells("rope"), before)
+    assert len(watched.asked) == asked
+
+
+def test_a_link_shows_the_same_again_and_back_goes_back(watched: Watched) -> None:
+    fragment = "#v=1&preset=repeat&n=24&seed=7&heads=4&enc=rope,alibi&ref=alibi&h=2&mask=causal&view=diff&vmax=0.1"
+    watched.open(fragment + "&q=17&k=4&z=2,2,20,20&tab=pairs")
+    image = watched.cells("rope")
+    page = watched.page
+    url = page.url
+    other = watched.page.context.new_page()
+    other.close()
+    page.goto("about:blank")
+    page.goto(url)
+    watched.drawn()
+    assert np.array_equal(watched.cells("rope"), image)
+    given = dict(part.split("=", 1) for part in fragment[1:].split("&"))
+    assert watched.fragment() == given | {"q": "17", "k": "4", "z": "2,2,20,20", "tab": "pairs"}
+    page.locator("#seed").fill("8")
+    page.locator("#seed").press("Tab")
+    watched.drawn()
+    assert watched.fragment()["seed"] == "8"
+    assert not np.array_equal(watched.cells("rope"), image)
+    page.go_back()
+    expect(page.locator("#seed")).to_have_value("7")
+    watched.drawn()
+    assert np.array_equal(watched.cells("rope"), image)
+
+
+def test_what_a_link_has_wrong_is_said_and_left_out(watched: Watched) -> None:
+    watched.open("#enc=rope&h=-3&scale=jet&future=1&vmax=zero")
+    notes = watched.page.locator(".notice")
+    expect(notes).to_have_count(3)
+    expect(watched.page.locator("#scale")).to_have_value("shared")
+
+
+def test_an_encoding_that_is_causal_only_makes_the_mask_causal_and_says_so(watched: Watched) -> None:
+    watched.open("#enc=rope,cope")
+    expect(watched.page.locator(".notice")).to_contain_text("cope is defined for causal attention only")
+    expect(watched.page.locator('input[name="mask"][value="causal"]')).to_be_checked()
+    expect(watched.page.locator(".panel")).to_have_count(2)
+
+
+def test_encodings_are_added_and_removed(watched: Watched) -> None:
+    watched.open("#enc=none,rope")
+    page = watched.page
+    page.locator("#add").click()
+    page.locator("#picker-filter").fill("linear biases")
+    page.locator("#picker-list input").first.check()
+    page.keyboard.press("Escape")
+    expect(page.locator(".panel")).to_have_count(3)
+    watched.drawn()
+    asked = len(watched.asked)
+    page.get_by_role("button", name="Remove: rope").click()
+    expect(page.locator(".panel h3")).to_have_text(["none", "alibi"])
+    # Nothing new had to be asked for.
+    assert len([path for path in watched.asked[asked:] if "terms" not in path]) == 0
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.csv", "x.json"])
+def test_own_vectors_come_from_files_and_never_stand_in_the_address(
+    watched: Watched, tmp_path: Path, name: str
+) -> None:
+    x = np.random.default_rng(0).standard_normal((6, 8)).astype(np.float32)
+    names = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta"]
+    path = tmp_path / name
+    if name.endswith("npy"):
+        np.save(path, np.asfortranarray(x.astype(np.float16)))
+    elif name.endswith("csv"):
+        lines = [",".join([one, *map(str, row)]) for one, row in zip(names, x.tolist(), strict=True)]
+        path.write_text("\n".join(lines))
+    else:
+        path.write_text(f'{{"embeddings": {x.tolist()}, "tokens": {names}}}'.replace("'", '"'))
+    watched.open("#enc=rope,alibi")
+    page = watched.page
+    page.locator("#own").click()
+    page.locator("#own-file").set_input_files(path)
+    expect(page.locator("#own-said")).to_contain_text("6 tokens, 8 numbers each")
+    page.locator("#own-use").click()
+    expect(page.locator("#about-input")).to_contain_text("SHA-256")
+    watched.drawn()
+    assert watched.map("rope").get_attribute("aria-label") == "rope, head 0 of 4, 6 queries by 6 keys"
+    if not name.endswith("npy"):
+        page.mouse.click(*watched.point("rope", 1, 2, (6, 6)))
+        expect(page.locator(".part.query strong")).to_have_text("beta (1)")
+    assert "0." not in page.evaluate("decodeURIComponent(location.hash)")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1, 2\n3", "row 1 has 1 numbers, row 0 has 2"),
+        ("1, x\n3, 4", 'row 0, column 1 is "x"'),
+        ('{"embeddings": [[1, 2], [3, 4]], "tokens": ["a"]}', "1 names came for 2 keys"),
+        ('{"embeddings": [[1, 2], [3, 4]], "mask": [1, 1, 1]}', "mask has the shape [3]; read are [2] and [2, 2]"),
+        ('{"embedings": [[1, 2]]}', "embedings is not read here"),
+        ('{"queries": [[1, 2]], "keys": [[1, 2, 3]]}', "queries are 2 wide and keys 3"),
+        ("[1, 2", "not JSON"),
+        ("[]", "empty list"),
+    ],
+)
+def test_what_is_wrong_with_own_vectors_is_said_with_both_numbers(modules: Watched, text: str, message: str) -> None:
+    said = modules.page.evaluate(
+        """async (text) => {
+          const { fromText } = await import("/playground/given.js");
+          try { fromText(text); } catch (error) { return error.message; }
+          return null;
+        }""",
+        text,
+    )
+    assert message in said
+
+
+def test_queries_and_keys_have_labels_of_their_own(watched: Watched) -> None:
+    watched.open("#enc=none")
+    page = watched.page
+    page.locator("#own").click()
+    page.locator("#own-text").fill(
+        '{"queries": [[1, 0], [0, 1]], "keys": [[1, 0], [0, 1], [1, 1], [2, 0], [0, 2]],'
+        ' "tokens": ["a", "b", "c", "d", "e"]}'
+    )
+    page.locator("#own-use").click()
+    expect(page.locator("#about-input")).to_contain_text("2 × 2 queries and 5 keys")
+    watched.drawn()
+    page.mouse.click(*watched.point("none", 1, 3, (2, 5)))
+    expect(page.locator(".part.query strong")).to_have_text("1")
+    expect(page.locator(".part.key strong")).to_have_text("d (3)")
+
+
+def test_names_are_text_and_never_markup(watched: Watched) -> None:
+    evil = "<img src=x onerror=alert(1)>"
+    watched.open("#enc=none,rope")
+    page = watched.page
+    page.on("dialog", lambda dialog: watched.said.append(f"dialog: {dialog.message}"))
+    page.locator("#own").click()
+    page.locator("#own-text").fill(f'{{"embeddings": [[1, 0], [0, 1]], "tokens": ["{evil}", "{evil}"]}}')
+    page.locator("#own-use").click()
+    expect(page.locator("#about-input")).to_contain_text("2 × 2")
+    watched.drawn()
+    page.mouse.click(*watched.point("rope", 1, 0, (2, 2)))
+    for tab in ("pairs", "metrics", "table", "about"):
+        page.locator(f"#tab-{tab}").click()
+    expect(page.locator(".part.query strong")).to_have_text(f"{evil} (1)")
+    expect(page.locator("#tabpanel-table")).to_contain_text(evil)
+    assert page.locator("img[src=x]").count() == 0
+    page.goto("about:blank")
+    page.goto(f"{watched.address}/#enc=rope&preset={evil}&rope.theta={evil}")
+    expect(page.locator("#problem")).to_be_visible()
+    assert page.locator("img[src=x]").count() == 0
+    assert [line for line in watched.said if "422" not in line] == []
+
+
+def test_dropping_a_file_anywhere_reads_it(watched: Watched) -> None:
+    watched.open("#enc=none")
+    content = io.BytesIO()
+    np.save(content, np.eye(3, 4))
+    watched.page.evaluate(
+        """(bytes) => {
+          const data = new DataTransfer();
+          data.items.add(new File([new Uint8Array(bytes)], "eye.npy"));
+          document.body.dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true }));
+        }""",
+        list(content.getvalue()),
+    )
+    expect(watched.page.locator("#own-said")).to_have_text("eye.npy: 3 tokens, 4 numbers each.")
+
+
+def test_a_large_run_is_decoded_by_the_worker_pooled_and_answers_clicks(browser: Browser, address: str) -> None:
+    """1,024 tokens under 8 heads and 2 encodings: 16.8 million weights."""
+    watched = Watched.new(browser, address)
+    workers: list[str] = []
+    watched.page.on("worker", lambda worker: workers.append(worker.url))
+    watched.open("#enc=rope,alibi&preset=repeat&n=1024&mask=causal&scale=lift")
+    page = watched.page
+    assert workers == [f"{address}/playground/worker.js"]
+    assert "dtype=float16" in watched.asked[0]
+    expect(watched.panel("rope").locator(".note")).to_contain_text("the largest of up to")
+    page.mouse.click(*watched.point("alibi", 900, 450, (1024, 1024)))
+    expect(page.locator(".part.query strong")).to_contain_text("(9")
+    # At distance 512 stands the token itself, half the text ago.
+    image = watched.cells("rope")
+    assert image.shape[0] < 1024
+    expect(page.locator(".thumb")).to_have_count(18)
+    assert watched.said == []
+    watched.close()
+
+
+def test_many_runs_leave_the_memory_as_it_was(browser: Browser, address: str) -> None:
+    watched = Watched.new(browser, address)
+    watched.open("#enc=rope,alibi&preset=repeat&n=128")
+    page = watched.page
+    inside = page.context.new_cdp_session(page)
+    used = []
+    for seed in range(20):
+        page.locator("#seed").fill(str(seed + 1))
+        page.locator("#seed").press("Tab")
+        watched.drawn()
+        if seed in (1, 19):
+            inside.send("HeapProfiler.collectGarbage")
+            usage = inside.send("Runtime.getHeapUsage")
+            used.append(usage["usedSize"] + usage["backingStorageSize"])
+    assert used[1] < 1.5 * used[0]
+    watched.close()
