@@ -54,6 +54,7 @@ bench: $(VENV)/.develop  ## measure beside other servers and the bare model in 2
 
 images: $(VENV)/.develop  ## draw the pictures of the README anew, from the answers of a service
 	$(RUN) -m docs.make_images
+	$(RUN) -m docs.make_page_image
 
 docs: $(VENV)/.develop  ## write docs/encodings.md anew: cards, pictures, and the errors of the exported models against their oracles
 	$(RUN) -m tests.oracles --write

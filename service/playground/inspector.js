@@ -42,7 +42,7 @@ function block({ run, settings, details }, name, { q, k }, act) {
   const visible = run.mask.has(q, k);
   const place = rank(row, k, run.mask, q);
   const facts = visible
-    ? [["A", percent(row[k])], ["S", score === null ? "…" : digits(score)], ["rank", place === null ? "none" : `${place} / ${run.mask.counts[q]}`], ["uniform", times(timesUniform(row[k], run.mask.counts[q]))]]
+    ? [["A", percent(row[k])], ["S", score === null ? "…" : digits(score)], ["rank", place === null ? "none" : `${place}/${run.mask.counts[q]}`], ["uniform", times(timesUniform(row[k], run.mask.counts[q]))]]
     : [["A", "masked"]];
   const titles = { A: "attention weight", S: "score before mask and softmax", rank: "among the keys that this query sees", uniform: "times the share of equal weights" };
   return h(

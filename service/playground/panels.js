@@ -50,6 +50,7 @@ export class Panels {
       || (["logits"].includes(settings.scale) || settings.view === "diff") && this.drawn.head !== settings.head || changed.has("hidden");
     if (restrip) for (const panel of this.shown) panel.strip.draw(run, settings);
     this.drawn = settings;
+    performance.mark("painted"); // for whoever measures
     this.store.set({ picture: this.picture, clipped: this.shown.reduce((sum, panel) => sum + panel.clipped, 0) });
   }
 
