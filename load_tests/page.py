@@ -94,7 +94,8 @@ def main() -> None:
             if seed in (2, RUNS):
                 page.wait_for_timeout(2000)
                 used.append(heap(page))
-        print(f"{'memory after 2 and after 20 such runs':44} {used[0]:.0f} MB, {used[1]:.0f} MB: x {used[1] / used[0]:.2f}")
+        early, late = used
+        print(f"{'memory after 2 and after 20 such runs':44} {early:.0f} MB, {late:.0f} MB: x {late / early:.2f}")
         browser.close()
 
 

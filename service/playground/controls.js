@@ -28,7 +28,7 @@ function input(store, act) {
     radio.addEventListener("change", () => act.change({ causal: radio.value === "causal" }));
   }
   const model = find("model");
-  model.addEventListener("change", () => act.change({ model: model.value, heads: null }));
+  model.addEventListener("change", () => act.chooseModel(model.value));
   const text = find("text");
   text.addEventListener("change", () => act.useText(text.value));
   find("own").addEventListener("click", () => act.openOwn());
@@ -47,12 +47,13 @@ function input(store, act) {
       field.parentElement.hidden = !argument || texts;
       if (argument) Object.assign(field, { min: argument.minimum, max: argument.maximum, placeholder: argument.default, title: argument.description, value: settings[name] ?? "" });
     }
-    find("about-input").textContent = own ? ownWords(own, run) : texts ? "" : (chosen?.description ?? "");
+    find("about-input").textContent = own ? ownWords(own, run) : texts ? "The text is sent to this service only, and is never part of a link." : (chosen?.description ?? "");
     find("about-input").title = find("about-input").textContent;
     model.parentElement.hidden = models.length < 2;
     model.replaceChildren(...models.map((one) => option(one.name, one.name, one.name === settings.model)));
     text.parentElement.hidden = !texts;
-    if (document.activeElement !== text) text.value = typed ?? "";
+    preset.parentElement.hidden = texts && !own;
+    if (document.activeElement !== text) text.value = typed;
     const fixed = models.find((one) => one.name === settings.model)?.heads;
     heads.disabled = Boolean(fixed);
     const width = run && run.input.queries ? run.input.queries.shape[1] : 64;
@@ -115,7 +116,7 @@ function display(store, act) {
     for (const radio of document.querySelectorAll('input[name="view"]')) radio.checked = radio.value === settings.view;
     const metrics = Object.entries(run.results[0].summary ?? {}).filter(([, metric]) => metric?.mean).map(([name]) => name);
     sort.parentElement.hidden = run.heads < 2 || !metrics.length;
-    sort.replaceChildren(option("", "their number", !sorted), ...metrics.map((name) => option(name, name.replaceAll("_", " "), name === sorted)));
+    sort.replaceChildren(option("", "by number", !sorted), ...metrics.map((name) => option(name, `by ${name.replaceAll("_", " ")}`, name === sorted)));
   });
 }
 

@@ -76,7 +76,9 @@ export function axes(context, frame, window, run, colours) {
     const x = frame.left + (k - window.k0 + 0.5) * wide;
     const text = !upright ? shortened(run.keyNames[k], MOST_NAME, measure) : String(k);
     context.save();
-    context.translate(x, frame.top + frame.height + GAP);
+    // The last number may be wider than what is left of the figure.
+    const beyond = upright ? Math.max(0, x + measure(text) / 2 - frame.wholeWidth) : 0;
+    context.translate(x - beyond, frame.top + frame.height + GAP);
     if (upright) {
       context.textAlign = "center";
       context.textBaseline = "top";

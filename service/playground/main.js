@@ -26,9 +26,12 @@ import { Store } from "./store.js";
 import { tabs } from "./tabs.js";
 import * as urlstate from "./urlstate.js";
 
+/** What a model that takes text begins with. */
+const SAMPLE = "The nurse told the girl that she had found the key, but the girl said she had no key.";
+
 const { settings, notes } = urlstate.read(location.hash);
 const store = new Store({
-  settings, notes, run: null, busy: false, problem: null, own: null, text: null, hover: null, locked: false, drag: null, focus: null, flick: null,
+  settings, notes, run: null, busy: false, problem: null, own: null, text: SAMPLE, hover: null, locked: false, drag: null, focus: null, flick: null,
   hidden: new Set(), sort: "", picture: null, clipped: 0, details: null, presets: [], models: [], catalogue: [], cards: new Map(),
   encodings: null, parameters: null, size: 0, theme: 0,
 });
@@ -71,16 +74,25 @@ const act = {
 
   choosePreset(preset) {
     if (!preset) return;
-    store.set({ own: null, text: null });
+    store.set({ own: null });
     act.change({ preset, n: null, d: null, seed: null, zoom: null, cell: null, heads: null });
   },
   useOwn(input) {
-    store.set({ own: input, text: null });
+    store.set({ own: input });
     act.change({ zoom: null, cell: null, heads: null });
   },
   useText(text) {
-    store.set({ text: text || null, own: null });
+    store.set({ text: text || SAMPLE, own: null });
     act.change({ zoom: null, cell: null });
+  },
+  chooseModel(name) {
+    const model = store.state.models.find((one) => one.name === name);
+    const kept = store.state.settings.encodings.filter((encoding) => model.encodings.includes(encodingOf(encoding)));
+    store.set({ own: null });
+    act.change({
+      model: name, encodings: kept.length ? kept : [model.default_encoding], reference: null, causal: model.default_causal, heads: null,
+      d: model.takes_text ? null : model.width, head: 0, zoom: null, cell: null,
+    });
   },
 
   addEncoding(name) {

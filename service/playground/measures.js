@@ -7,12 +7,12 @@ export const needs = ["run", "settings", "hidden"];
 const MEANINGS = {
   effective_keys: "exp of the entropy: how many keys share the weight", entropy: "in nats", entropy_norm: "entropy / its largest: 1 is uniform", max_weight: "the largest weight of a row",
   mean_distance: "in tokens", mean_distance_ratio: "mean distance / that of uniform rows", previous_token: "weight of the key before the query", self_token: "weight of the query's own key",
-  first_token: "weight of the first key", sink_mass_1: "weight of the first key, where there is a choice", sink_mass_4: "weight of the first four keys", alpha_0: "weight of the first key, over all rows",
+  first_token: "weight of the first key", sink_mass_4: "weight of the first four keys", alpha_0: "weight of the first key, over all rows",
   jsd: "Jensen-Shannon divergence to the reference, in bits", tv: "share of the weight that moved", w1: "how many tokens far the weight moved", argmax_agree: "share of rows with the same largest key",
   logit_rmse: "difference of the row-centred scores", logit_r: "correlation of the row-centred scores", frobenius_rel: "norm of the difference / norm of the reference",
   row_sum_error: "how far a row is from summing to 1", duplicate_token: "weight of earlier keys that are the same token", induction: "weight of keys that follow the same token",
 };
-let order = { column: "encoding", down: false };
+let order = { column: null, down: false }; // none: as the panels stand
 
 /** @returns {{columns: string[], rows: (string|number|null)[][]}} */
 export function table(run, names) {
@@ -29,14 +29,13 @@ export function table(run, names) {
   };
 }
 
-/** One number for each head: means, and counts that are not the same for all. */
+/** One number for each head. */
 function numbers(summary) {
   const answer = {};
   for (const [name, metric] of Object.entries(summary ?? {})) {
-    if (metric?.mean) [answer[name]] = metric.mean;
-    else if (name === "row_sum_error") [answer[name]] = metric;
+    if (metric?.mean) answer[name] = metric.mean;
   }
-  return answer;
+  return summary?.row_sum_error ? { ...answer, row_sum_error: summary.row_sum_error } : answer;
 }
 
 export function draw(root, state) {
@@ -48,8 +47,8 @@ export function draw(root, state) {
     root.replaceChildren(h("p", { class: "muted", textContent: "The service returned no summary for this run." }));
     return;
   }
-  const at = Math.max(0, columns.indexOf(order.column));
-  const sorted = [...rows].sort((a, b) => compare(a[at], b[at]) * (order.down ? -1 : 1));
+  const at = columns.indexOf(order.column);
+  const sorted = at < 0 ? rows : [...rows].sort((a, b) => compare(a[at], b[at]) * (order.down ? -1 : 1));
   const best = run.comparison?.reference;
   root.replaceChildren(
     h("div", { class: "tab-head" },

@@ -61,40 +61,6 @@ export function jsd(a, b, mask) {
   return rows ? sum / rows : NaN;
 }
 
-/**
- * The mean weight at each distance, query minus key (negative: the key comes later), over the rows that see something.
- * @returns {{distances: Int32Array, weights: Float64Array, uniform: Float64Array, pairs: Int32Array}} of the distances
- * at which a pair is seen; `uniform` is what equal weights would have.
- */
-export function distanceProfile(matrix, mask) {
-  const { queries, keys, counts } = mask;
-  const size = queries + keys - 1;
-  const weights = new Float64Array(size);
-  const uniform = new Float64Array(size);
-  const pairs = new Int32Array(size);
-  let rows = 0;
-  for (let q = 0; q < queries; q++) {
-    if (!counts[q]) continue;
-    rows++;
-    for (let k = 0; k < keys; k++) {
-      if (!mask.has(q, k)) continue;
-      const at = q - k + keys - 1;
-      const weight = matrix[q * keys + k];
-      if (Number.isFinite(weight)) weights[at] += weight;
-      uniform[at] += 1 / counts[q];
-      pairs[at]++;
-    }
-  }
-  const kept = [];
-  for (let at = 0; at < size; at++) if (pairs[at]) kept.push(at);
-  return {
-    distances: Int32Array.from(kept, (at) => at - keys + 1),
-    weights: Float64Array.from(kept, (at) => weights[at] / rows),
-    uniform: Float64Array.from(kept, (at) => uniform[at] / rows),
-    pairs: Int32Array.from(kept, (at) => pairs[at]),
-  };
-}
-
 /** The mean of all heads. @param {Float32Array} weights [heads * cells] */
 export function headMean(weights, heads) {
   const cells = weights.length / heads;

@@ -12,7 +12,7 @@ import { percent, times } from "./words.js";
 const MEASURES = [
   ["effective_keys", "effective keys", "exp of the entropy: how many keys share the weight"],
   ["mean_distance_ratio", "distance", "mean distance of the weight; 1 is that of uniform rows under the same mask"],
-  ["sink_mass_1", "first key", "mean weight of the first key: an attention sink where it is large"],
+  ["alpha_0", "first key", "mean weight of the first key: an attention sink where it is large"],
 ];
 
 export class Panel {
@@ -54,8 +54,8 @@ export class Panel {
       "article", { class: "panel", data: { name }, "aria-label": name },
       h("header", {}, h("div", { class: "heading" }, dashed(name), this.title, this.tag), this.buttons),
       this.subtitle,
-      h("div", { class: "panel-body" }, this.figure, h("div", { class: "side" }, this.strip.element, this.measures)),
-      this.readout, this.note,
+      h("div", { class: "panel-body" }, this.figure, this.strip.element),
+      this.measures, this.readout, this.note,
     );
   }
 
@@ -136,7 +136,7 @@ export class Panel {
     const result = run.result(this.name);
     const items = [];
     const head = settings.head;
-    const value = (metric) => (head === "mean" ? metric?.layer?.[0] : metric?.mean?.[0]?.[head]) ?? null;
+    const value = (metric) => (head === "mean" ? metric?.layer : metric?.mean[head]) ?? null;
     for (const [key, text, meaning] of MEASURES) {
       const found = value(result.summary?.[key]);
       if (found !== null) items.push([text, found.toFixed(found >= 10 ? 1 : 2), meaning]);

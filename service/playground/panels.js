@@ -97,7 +97,7 @@ export const encodingOf = (name) => name.split("@")[0];
 /** The heads in the order of a metric of the reference, the largest first, or of their index. */
 export function ordered(run, settings, sort) {
   const heads = Array.from({ length: run.heads }, (_, head) => head);
-  const values = run.result(referenceOf(run, settings)).summary?.[sort]?.mean?.[0];
+  const values = run.result(referenceOf(run, settings)).summary?.[sort]?.mean;
   return values ? heads.sort((a, b) => (values[b] ?? -Infinity) - (values[a] ?? -Infinity) || a - b) : heads;
 }
 

@@ -26,7 +26,8 @@ export function picker(store, act) {
 
   function show({ settings, catalogue }) {
     const wanted = filter.value.trim().toLowerCase();
-    const found = catalogue.filter(({ id, title, summary, aliases }) => `${id} ${title} ${summary} ${aliases.join(" ")}`.toLowerCase().includes(wanted));
+    const served = catalogue.filter(({ models }) => models.includes(settings.model));
+    const found = served.filter(({ id, title, summary, aliases }) => `${id} ${title} ${summary} ${aliases.join(" ")}`.toLowerCase().includes(wanted));
     list.replaceChildren(...found.map(({ id, title, summary, causal }) => h(
       "li", {}, h(
         "label", {},

@@ -2,7 +2,6 @@
 import { chart } from "./chart.js";
 import { h } from "./dom.js";
 import { dashed } from "./identity.js";
-import { distanceProfile } from "./metrics.js";
 
 export const needs = ["run", "settings", "hidden", "size", "theme"];
 
@@ -10,7 +9,10 @@ export function draw(root, { run, settings, hidden }) {
   if (!run) return;
   const names = settings.encodings.filter((name) => run.result(name) && !hidden.has(name));
   const profiles = names.map((name) => profile(run, name, settings.head));
-  if (!profiles.length) return;
+  if (!profiles.length || profiles.includes(null)) {
+    root.replaceChildren(h("p", { class: "muted", textContent: "There are no distances: the positions of the keys are in no order." }));
+    return;
+  }
   const plot = h("div", { class: "plot" });
   root.replaceChildren(
     h("p", { class: "lead", textContent: `The mean weight that ${headWords(settings.head)} gives to the key at each distance. ${run.causal ? "" : "Left of 0 are keys that come later. "}The dotted line is what equal weights would give.` }),
@@ -25,12 +27,12 @@ export function draw(root, { run, settings, hidden }) {
   });
 }
 
+/** As the service says; the mean of all heads is the mean of theirs. Null where key positions are in no order. */
 function profile(run, name, head) {
-  const said = run.result(name).summary?.distance_profile;
-  if (said && head !== "mean" && said.distances.length) {
-    return { distances: said.distances, weights: said.weights[0][head], uniform: said.uniform[0][head] };
-  }
-  return distanceProfile(run.matrix(run.result(name), head), run.mask);
+  const said = run.result(name).profile;
+  if (!said) return null;
+  const of = (rows) => (head === "mean" ? said.distances.map((_, i) => rows.reduce((sum, row) => sum + row[i], 0) / rows.length) : rows[head]);
+  return { distances: said.distances, weights: of(said.weights), uniform: of(said.uniform) };
 }
 
 export function headWords(head) {

@@ -6,9 +6,9 @@ export const SAFETENSORS = "application/vnd.safetensors";
 /**
  * The query string of POST /attention.
  * @param {object} settings
- * @param {{returns: string[], rows?: number, head?: number, dtype?: string}} wanted
+ * @param {{returns: string[], metrics?: string[], rows?: number, head?: number, dtype?: string}} wanted
  */
-export function query(settings, { returns, rows, head, dtype }) {
+export function query(settings, { returns, metrics, rows, head, dtype }) {
   const [first, ...others] = ordered(settings);
   const given = [["encoding", first]];
   if (others.length) given.push(["compare", others.join(",")]);
@@ -19,6 +19,7 @@ export function query(settings, { returns, rows, head, dtype }) {
     if (settings.encodings.includes(name.slice(0, name.lastIndexOf(".")))) given.push([name, value]);
   }
   given.push(["return", returns.join(",")]);
+  if (metrics !== undefined) given.push(["metrics", metrics.join(",")]);
   if (rows !== undefined) given.push(["rows", rows]);
   if (head !== undefined) given.push(["head", head]);
   if (dtype === "float16") given.push(["dtype", dtype]);
@@ -49,7 +50,7 @@ export function presetPath({ preset, n, d, seed }) {
 const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 
 /** The request as a command line. Own data is not in it: it reads the file that the page offers for download. */
-export function curl(home, settings, input, accept = "application/json", returns = ["weights"]) {
+export function curl(home, settings, input, accept = "application/json", returns = ["weights", "summary", "comparison"]) {
   const target = `${home}/attention?${query(settings, { returns: single(settings, returns) })}`;
   const kind = accept === "application/json" ? "" : ` -H ${quoted(`Accept: ${accept}`)} -o answer.npz`;
   if (input?.text !== undefined) {

@@ -6,7 +6,8 @@ import { headMean } from "./metrics.js";
 import { fetchInput } from "./presets.js";
 import { body, presetPath, query, SAFETENSORS, single } from "./question.js";
 
-const EXTRAS = []; // what else is shown of the service's answer
+const EXTRAS = ["summary", "comparison"];
+const METRICS = ["default", "distance_profile", "duplicate_token", "induction"];
 export const MOST_CELLS = 2 ** 26; // numbers in the weights of one run: 256 MiB
 const SCORED_CELLS = 2 ** 20; // up to which the scores come along; above, a row's are asked for when they are looked at
 const HALF_CELLS = 2 ** 22; // above which weights come as float16
@@ -31,7 +32,8 @@ export class Run {
     this.comparison = about.comparison ?? null;
     this.timings = about.timings;
     this.results = about.results.map((one) => ({
-      ...one, weights: arrays.get(`${one.name}/weights`).data, scores: arrays.get(`${one.name}/scores`)?.data ?? null, means: {},
+      ...one, weights: arrays.get(`${one.name}/weights`).data, scores: arrays.get(`${one.name}/scores`)?.data ?? null,
+      profile: profileOf(one.name, arrays), means: {},
     }));
   }
 
@@ -104,27 +106,37 @@ export class Runner {
     const input = state.own ?? (await this.input(state, signal));
     const settings = { ...state.settings, heads: headsFor(state, input) };
     this.asked = { settings, input };
-    const cells = cellsOf(input, settings);
+    const [queries, keys] = sizeOf(input);
+    const cells = settings.encodings.length * settings.heads * queries * keys;
     if (cells > MOST_CELLS) {
       throw new Problem({
         title: "Too much to draw",
-        detail: `${settings.encodings.length} encodings × ${settings.heads} heads × ${input.queries.shape[0].toLocaleString("en")} queries × ${(input.keys ?? input.queries).shape[0].toLocaleString("en")} keys are ${cells.toLocaleString("en")} numbers; the page draws up to ${MOST_CELLS.toLocaleString("en")}. Choose fewer tokens, heads or encodings, or ask the service itself.`,
+        detail: `${settings.encodings.length} encodings × ${settings.heads} heads × ${queries.toLocaleString("en")} queries × ${keys.toLocaleString("en")} keys are ${cells.toLocaleString("en")} numbers; the page draws up to ${MOST_CELLS.toLocaleString("en")}. Choose fewer tokens, heads or encodings, or ask the service itself.`,
       });
     }
     const returns = ["weights", ...(cells <= SCORED_CELLS ? ["scores"] : []), ...EXTRAS];
-    const path = `attention?${query(settings, { returns: single(settings, returns), dtype: cells > HALF_CELLS ? "float16" : "float32" })}`;
+    const path = `attention?${query(settings, { returns: single(settings, returns), metrics: METRICS, dtype: cells > HALF_CELLS ? "float16" : "float32" })}`;
     const { buffer, about } = await ask(path, { ...body(input), accept: SAFETENSORS, signal });
     return new Run(settings, input, await decode(buffer), { ...about, path });
   }
 
   async input(state, signal) {
     const { model, preset, n, d, seed } = state.settings;
-    if (state.text !== null && state.models.find((one) => one.name === model)?.takes_text) return { text: state.text };
+    if (state.models.find((one) => one.name === model)?.takes_text) return { text: state.text };
     const asked = { preset, n, d, seed };
     const path = presetPath(asked);
     if (this.preset?.path !== path) this.preset = { path, input: await fetchInput(asked, signal) };
     return this.preset.input;
   }
+}
+
+/** Mean weights by distance, and those of uniform rows, [heads][distances]; null where the service found none. */
+function profileOf(name, arrays) {
+  const part = (of) => arrays.get(`${name}/summary/distance_profile/${of}`);
+  if (!part("distances")?.data.length) return null;
+  const distances = Array.from(part("distances").data, Number);
+  const rows = ({ data }) => Array.from({ length: data.length / distances.length }, (_, i) => data.subarray(i * distances.length, (i + 1) * distances.length));
+  return { distances, weights: rows(part("weights")), uniform: rows(part("uniform")) };
 }
 
 /** How many heads: those asked for where they divide the width, else the input's own, or else the nearest fewer. */
@@ -137,9 +149,10 @@ export function headsFor({ settings, models }, input) {
   return 1;
 }
 
-function cellsOf(input, settings) {
-  if (!input.queries) return 0;
-  return settings.encodings.length * settings.heads * input.queries.shape[0] * (input.keys ?? input.queries).shape[0];
+/** How many queries and keys; of a text as many as it has bytes, for there are hardly more tokens. */
+function sizeOf(input) {
+  if (input.text !== undefined) return Array(2).fill(new TextEncoder().encode(input.text).length);
+  return [input.queries.shape[0], (input.keys ?? input.queries).shape[0]];
 }
 
 /** What of the state must change so that it fits the run: a head, a cell and a window that there are. */

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import json
+import urllib.request
+from pathlib import Path
+
 import numpy as np
 import pytest
 from playwright.sync_api import Browser, Locator, expect
@@ -244,6 +249,53 @@ def test_heads_are_chosen_in_the_strip(watched: Watched) -> None:
     expect(page.locator("#head")).to_have_value("5")
     for name in ("alibi", "rope"):
         expect(watched.panel(name).get_by_role("button", name="Head 5")).to_have_attribute("aria-pressed", "true")
+
+
+def test_heads_are_sorted_by_a_metric_of_the_service(watched: Watched) -> None:
+    watched.open("#enc=alibi,rope&preset=random&n=40")
+    page = watched.page
+    page.locator("#sort").select_option("effective_keys")
+    # ALiBi's slopes fall from head to head, so each looks wider than the one before.
+    expect(watched.panel("alibi").locator(".thumb span")).to_have_text([*map(str, range(7, -1, -1)), "mean"])
+    expect(watched.panel("rope").locator(".thumb span")).to_have_text([*map(str, range(7, -1, -1)), "mean"])
+
+
+def test_the_metrics_shown_are_the_services(watched: Watched, tmp_path: Path) -> None:
+    """The table, its CSV and the lines under the pictures hold what the client reads from the same service."""
+    watched.open("#enc=rope,alibi&preset=repeat&n=32&mask=causal&tab=metrics&h=1")
+    page = watched.page
+    body = urllib.request.urlopen(f"{watched.address}/presets/repeat?n=32").read()
+    answer = json.load(
+        urllib.request.urlopen(
+            urllib.request.Request(
+                f"{watched.address}/attention?encoding=rope&compare=alibi&heads=8&causal=true&return=summary,comparison",
+                data=body,
+                headers={"Content-Type": "application/json"},
+            )
+        )
+    )
+    expect(page.locator("#tabpanel-metrics tbody tr")).to_have_count(16)
+    with page.expect_download() as coming:
+        page.locator("#tabpanel-metrics").get_by_role("button", name="CSV").click()
+    with Path(coming.value.path()).open(newline="") as lines:
+        rows = {(row["encoding"], int(row["head"])): row for row in csv.DictReader(lines)}
+    for result in answer["results"]:
+        for head in range(8):
+            row = rows[result["name"], head]
+            for name in ("effective_keys", "mean_distance_ratio", "alpha_0"):
+                assert float(row[name]) == pytest.approx(result["summary"][name]["mean"][head], rel=1e-5)
+    assert float(rows["alibi", 1]["jsd"]) == pytest.approx(
+        answer["comparison"]["against"]["alibi"]["jsd"]["mean"][1], rel=1e-5
+    )
+    assert rows["rope", 1]["jsd"] == ""
+    keys = answer["results"][0]["summary"]["effective_keys"]["mean"][1]
+    expect(watched.panel("rope").locator(".measures dd").first).to_have_text(f"{keys:.{1 if keys >= 10 else 2}f}")
+    page.get_by_role("button", name="effective keys").click()
+    expect(page.locator("th[aria-sort=descending]")).to_have_text("effective keys")
+    header = page.locator("#tabpanel-metrics thead th").all_text_contents()
+    column = page.locator(f"#tabpanel-metrics tbody tr > :nth-child({header.index('effective keys') + 1})")
+    shown = [float(text) for text in column.all_text_contents()]
+    assert shown == sorted(shown, reverse=True)
 
 
 def test_parameters_are_edited_and_a_variant_stands_beside_the_original(watched: Watched) -> None:

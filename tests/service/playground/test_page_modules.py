@@ -55,7 +55,7 @@ def test_every_float16_is_read_as_numpy_reads_it(modules: Watched) -> None:
 
 
 def test_safetensors_of_the_library_are_read_and_what_is_written_the_library_reads(modules: Watched) -> None:
-    arrays = {
+    arrays: dict[str, np.ndarray] = {
         "half": np.arange(5, dtype=np.float16) / 3,
         "single": np.arange(6, dtype=np.float32).reshape(2, 3),
         "whole": np.array([[-2, 7]], np.int32),
@@ -133,25 +133,6 @@ def test_the_divergence_of_two_matrices_is_scipys(modules: Watched, causal: bool
     counted = visible.sum(-1) > 1
     expected = np.mean([jensenshannon(p, q, base=2) ** 2 for p, q in zip(a[counted], b[counted], strict=True)])
     assert found == pytest.approx(expected, abs=1e-6)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_distance_profiles_are_means_of_diagonals(modules: Watched, causal: bool) -> None:
-    a, visible = random_rows(9, 9, causal)
-    seen = visible.astype(int).ravel().tolist() if causal else None
-    found = call(
-        modules,
-        f"(({{ distances, weights, uniform, pairs }}) => [[...distances], [...weights], [...uniform], [...pairs]])"
-        f"(m.metrics.distanceProfile(Float32Array.from(a), {mask(9, 9, 'b')}))",
-        a.ravel().tolist(),
-        seen,
-    )
-    distances, weights, uniform, pairs = map(np.array, found)
-    assert weights.sum() == pytest.approx(1, abs=1e-6)
-    assert uniform.sum() == pytest.approx(1, abs=1e-6)
-    assert pairs.sum() == visible.sum()
-    for distance, weight in zip(distances, weights, strict=True):
-        assert weight == pytest.approx(np.diagonal(a, -distance).sum() / 9, abs=1e-6)
 
 
 def test_ranks_and_largest_keys_are_those_of_a_stable_sort(modules: Watched) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import numpy as np
@@ -285,10 +286,8 @@ def test_a_large_run_is_decoded_by_the_worker_pooled_and_answers_clicks(browser:
     assert "dtype=float16" in watched.asked[0]
     expect(watched.panel("rope").locator(".note")).to_contain_text("the largest of up to")
     page.mouse.click(*watched.point("alibi", 900, 450, (1024, 1024)))
-    expect(page.locator(".part.query strong")).to_contain_text("(9")
-    # At distance 512 stands the token itself, half the text ago.
-    image = watched.cells("rope")
-    assert image.shape[0] < 1024
+    expect(page.locator(".part.query strong")).to_have_text(re.compile(r"\((89|90)\d\)"))  # a cell is under a pixel
+    assert watched.cells("rope").shape[0] < 1024
     expect(page.locator(".thumb")).to_have_count(18)
     assert watched.said == []
     watched.close()
@@ -300,13 +299,36 @@ def test_many_runs_leave_the_memory_as_it_was(browser: Browser, address: str) ->
     page = watched.page
     inside = page.context.new_cdp_session(page)
     used = []
-    for seed in range(20):
+    for seed in range(12):
         page.locator("#seed").fill(str(seed + 1))
         page.locator("#seed").press("Tab")
         watched.drawn()
-        if seed in (1, 19):
+        if seed in (1, 11):
             inside.send("HeapProfiler.collectGarbage")
             usage = inside.send("Runtime.getHeapUsage")
             used.append(usage["usedSize"] + usage["backingStorageSize"])
     assert used[1] < 1.5 * used[0]
     watched.close()
+
+
+def test_a_model_with_a_tokenizer_takes_text_which_never_stands_in_the_address(watched: Watched) -> None:
+    watched.open("#enc=none,rope,alibi")
+    page = watched.page
+    expect(page.locator("#text")).to_be_hidden()
+    page.locator("#model").select_option("words")
+    expect(page.locator("#text")).to_be_visible()
+    expect(page.locator(".panel h3")).to_have_text(["rope", "alibi"])  # it has no other encodings
+    watched.drawn()
+    page.locator("#text").fill("hello")
+    page.locator("#text").press("Tab")
+    expect(watched.map("rope")).to_have_attribute("aria-label", "rope, head 0 of 2, 5 queries by 5 keys")
+    watched.drawn()
+    page.mouse.click(*watched.point("rope", 1, 4, (5, 5)))
+    expect(page.locator(".part.query strong")).to_have_text("e (1)")
+    expect(page.locator(".part.key strong")).to_have_text("o (4)")
+    assert "hello" not in page.evaluate("location.href")
+    assert watched.fragment()["model"] == "words"
+    expect(page.locator("#heads")).to_be_disabled()
+    page.locator("#add").click()
+    expect(page.locator("#picker-list li")).to_have_count(2)
+    assert watched.said == []
