@@ -113,7 +113,9 @@ function display(store, act) {
     vmax.value = value === null ? "" : String(value);
     reference.replaceChildren(...settings.encodings.filter((name) => run.result(name)).map((name) => option(name, name, name === referenceOf(run, settings))));
     head.replaceChildren(...Array.from({ length: run.heads }, (_, i) => option(String(i), `head ${i}`, i === settings.head)), ...(run.heads > 1 ? [option("mean", "mean", settings.head === "mean")] : []));
-    for (const radio of document.querySelectorAll('input[name="view"]')) radio.checked = radio.value === settings.view;
+    const alone = run.results.length < 2;
+    for (const radio of document.querySelectorAll('input[name="view"]')) Object.assign(radio, { checked: radio.value === (alone ? "weights" : settings.view), disabled: alone });
+    reference.disabled = alone;
     const metrics = Object.entries(run.results[0].summary ?? {}).filter(([, metric]) => metric?.mean).map(([name]) => name);
     sort.parentElement.hidden = run.heads < 2 || !metrics.length;
     sort.replaceChildren(option("", "by number", !sorted), ...metrics.map((name) => option(name, `by ${name.replaceAll("_", " ")}`, name === sorted)));

@@ -77,7 +77,7 @@ export function drawn({ run, settings, picture, hidden }, factor) {
   const probe = document.createElement("canvas").getContext("2d");
   probe.font = FONT;
   const at = frame(run, PANEL, (text) => probe.measureText(text).width, PANEL, factor);
-  const across = Math.min(names.length, 4);
+  const across = Math.ceil(names.length / Math.ceil(names.length / 4)); // at most 4, and no row much emptier than another
   const down = Math.ceil(names.length / across);
   const width = Math.max(2 * EDGE + across * at.wholeWidth + (across - 1) * GAP, 2 * EDGE + 2 * BAR + GAP);
   const top = EDGE + 46;

@@ -6,6 +6,7 @@ import { digits } from "./scale.js";
 import { named, percent, times } from "./words.js";
 
 const TOP = 8;
+const MOST_READ = 48; // tokens that are shown as a text
 
 export function inspector(store, act) {
   const root = find("inspector-body");
@@ -45,13 +46,29 @@ function block({ run, settings, details }, name, { q, k }, act) {
     ? [["A", percent(row[k])], ["S", score === null ? "…" : digits(score)], ["rank", place === null ? "none" : `${place}/${run.mask.counts[q]}`], ["uniform", times(timesUniform(row[k], run.mask.counts[q]))]]
     : [["A", "masked"]];
   const titles = { A: "attention weight", S: "score before mask and softmax", rank: "among the keys that this query sees", uniform: "times the share of equal weights" };
+  const failed = details?.error && details.row === q && details.run === run ? details.error : null;
   return h(
     "section", { class: "inspected", data: { name } },
     h("h4", {}, dashed(name), name),
     h("dl", { class: "facts" }, ...facts.map(([term, text]) => h("div", { title: titles[term] }, h("dt", { textContent: term }), h("dd", { textContent: text })))),
     mine && settings.head !== "mean" ? terms(mine, k) : null,
+    failed && h("p", { class: "muted", textContent: `Its terms could not be had: ${failed}` }),
+    sentence(run, row, q, k),
     bars(run, row, q, k, act),
   );
+}
+
+/** The tokens in their order, each as dark as its weight: what the query reads. Only where they are few. */
+function sentence(run, row, q, k) {
+  if (!run.keyNames || run.keys > MOST_READ) return null;
+  const visible = row.filter((weight, key) => run.mask.has(q, key) && Number.isFinite(weight));
+  const most = Math.max(1e-9, ...visible);
+  return h("p", { class: "sentence", "aria-hidden": "true" }, ...run.keyNames.flatMap((name, key) => {
+    const seen = run.mask.has(q, key) && Number.isFinite(row[key]);
+    const word = h("span", { class: `${key === k ? "looked-at" : ""} ${key === q && run.queryNames ? "looks" : ""} ${seen ? "" : "unseen"}`, textContent: name });
+    if (seen) word.style.backgroundColor = `color-mix(in srgb, var(--heat) ${Math.round((100 * row[key]) / most)}%, transparent)`;
+    return [word, " "];
+  }));
 }
 
 /** The keys of the row that weigh most, and the one that is looked at. */

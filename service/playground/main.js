@@ -36,6 +36,7 @@ const store = new Store({
   encodings: null, parameters: null, size: 0, theme: 0,
 });
 const runner = new Runner(store);
+let lastOwn = null; // for Back and Forward: the address has no room for it
 
 /** What can be done. Keyboard actions return whether there was anything to do. */
 const act = {
@@ -78,6 +79,7 @@ const act = {
     act.change({ preset, n: null, d: null, seed: null, zoom: null, cell: null, heads: null });
   },
   useOwn(input) {
+    lastOwn = input;
     store.set({ own: input });
     act.change({ zoom: null, cell: null, heads: null });
   },
@@ -88,9 +90,11 @@ const act = {
   chooseModel(name) {
     const model = store.state.models.find((one) => one.name === name);
     const kept = store.state.settings.encodings.filter((encoding) => model.encodings.includes(encodingOf(encoding)));
+    const { presets, settings: { preset } } = store.state;
+    const fits = (one) => !model.width || (one?.arguments.d?.maximum ?? 0) >= model.width;
     store.set({ own: null });
     act.change({
-      model: name, encodings: kept.length ? kept : [model.default_encoding], reference: null, causal: model.default_causal, heads: null,
+      preset: fits(presets.find((one) => one.name === preset)) ? preset : (presets.find(fits)?.name ?? preset), model: name, encodings: kept.length ? kept : [model.default_encoding], reference: null, causal: model.default_causal, heads: null,
       d: model.takes_text ? null : model.width, head: 0, zoom: null, cell: null,
     });
   },
@@ -205,14 +209,15 @@ function following({ q0, k0, q1, k1 }, { q, k }) {
 /** The settings become the address; `push` where Back should lead to those before. */
 function remember(push) {
   const fragment = urlstate.write(store.state.settings);
-  if (fragment === location.hash) return;
-  if (push) history.pushState(null, "", fragment);
-  else history.replaceState(null, "", fragment);
+  if (fragment === location.hash && history.state?.own === Boolean(store.state.own)) return;
+  const own = { own: Boolean(store.state.own) };
+  if (push) history.pushState(own, "", fragment);
+  else history.replaceState(own, "", fragment);
 }
 
-addEventListener("popstate", () => {
+addEventListener("popstate", ({ state }) => {
   const found = urlstate.read(location.hash);
-  store.set({ settings: found.settings, notes: found.notes, locked: false, hover: null });
+  store.set({ settings: found.settings, notes: found.notes, own: state?.own ? lastOwn : null, locked: false, hover: null });
   runner.run();
 });
 

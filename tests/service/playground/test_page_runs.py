@@ -196,6 +196,20 @@ def test_own_vectors_come_from_files_and_never_stand_in_the_address(
     assert "0." not in page.evaluate("decodeURIComponent(location.hash)")
 
 
+def test_back_leaves_own_vectors_and_forward_returns_to_them(watched: Watched) -> None:
+    watched.open("#enc=rope&preset=repeat&n=12")
+    page = watched.page
+    page.locator("#own").click()
+    page.locator("#own-text").fill("1 0\n0 1\n1 1")
+    page.locator("#own-use").click()
+    of_own = "rope, head 0 of 1, 3 queries by 3 keys"
+    expect(watched.map("rope")).to_have_attribute("aria-label", of_own)
+    page.go_back()
+    expect(watched.map("rope")).to_have_attribute("aria-label", "rope, head 0 of 8, 12 queries by 12 keys")
+    page.go_forward()
+    expect(watched.map("rope")).to_have_attribute("aria-label", of_own)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
