@@ -24,7 +24,10 @@ export async function ask(path, { body, type, accept = "application/json", signa
   let buffer;
   try {
     response = await fetch(`${HOME}/${path}`, {
-      method: body === undefined ? "GET" : "POST", body, signal, headers: { Accept: accept, ...(type ? { "Content-Type": type } : {}) },
+      method: body === undefined ? "GET" : "POST",
+      body,
+      signal,
+      headers: { Accept: accept, ...(type ? { "Content-Type": type } : {}) },
     });
     buffer = await response.arrayBuffer();
   } catch (error) {
@@ -50,8 +53,12 @@ function problem(response, buffer, requestId) {
   }
   const after = Number(response.headers.get("Retry-After"));
   return new Problem({
-    status: response.status, title: said.title ?? response.statusText, detail: said.detail ?? "", pointer: said.pointer ?? null,
-    requestId: said.request_id ?? requestId, retryAfter: after > 0 ? after : null,
+    status: response.status,
+    title: said.title ?? response.statusText,
+    detail: said.detail ?? "",
+    pointer: said.pointer ?? null,
+    requestId: said.request_id ?? requestId,
+    retryAfter: after > 0 ? after : null,
   });
 }
 

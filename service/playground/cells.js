@@ -10,7 +10,7 @@ const FLOOR = 1e-6;
 
 /** For each scale: how row `q` of `matrix`, from key `k0` to `k1`, is written to `line`. `n` is how many keys it sees. */
 export const PROJECTIONS = {
-  shared(matrix, at, line, n) {
+  shared(matrix, at, line) {
     for (let i = 0; i < line.length; i++) line[i] = matrix[at + i];
   },
   row(matrix, at, line, n, largest) {
@@ -69,7 +69,8 @@ export function project(matrix, mask, window, most, { kind = "shared", minus = n
       const value = line[i];
       const to = base + column[i];
       const there = numbers[to];
-      if (value - value !== 0) numbers[to] = NaN; // not finite
+      if (value - value !== 0)
+        numbers[to] = NaN; // not finite
       else if (there !== there) continue;
       else if (there === HIDDEN || (magnitude ? Math.abs(value) > Math.abs(there) : value > there)) numbers[to] = value;
     }

@@ -19,19 +19,72 @@ export function draw(root, state) {
   const matrix = shown(run, run.result(chosen), settings.head, kind);
   const { q0, k0, q1, k1 } = around(settings.zoom ?? whole(run), settings.cell);
   const keys = range(k0, k1);
-  const text = (q, k) => (!run.mask.has(q, k) ? "masked" : Number.isFinite(matrix[q * run.keys + k]) ? digits(Number(matrix[q * run.keys + k].toPrecision(3))) : "not a number");
+  const text = (q, k) =>
+    !run.mask.has(q, k)
+      ? "masked"
+      : Number.isFinite(matrix[q * run.keys + k])
+        ? digits(Number(matrix[q * run.keys + k].toPrecision(3)))
+        : "not a number";
   const { cell } = settings;
   root.replaceChildren(
-    h("div", { class: "tab-head" },
-      h("p", { class: "lead", textContent: `${kind === "logits" ? "Row-centred scores" : "Weights"} of queries ${q0} to ${q1 - 1} and keys ${k0} to ${k1 - 1}${run.queries > MOST || run.keys > MOST ? `, at most ${MOST} of each: zoom or move the cell for others` : ""}.` }),
-      h("label", {}, "Encoding ", h("select", { on: { change: (event) => { chosen = event.target.value; draw(root, state); } } }, ...names.map((name) => option(name, name, name === chosen))))),
-    h("div", { class: "scroll tall", tabIndex: 0, role: "region", "aria-label": `Numbers of ${chosen}` }, h(
-      "table", { class: "cells-table" },
-      h("caption", { class: "visually-hidden", textContent: `${chosen}: queries down, keys across` }),
-      h("thead", {}, h("tr", {}, h("td", { textContent: "query \\ key" }), ...keys.map((k) => h("th", { scope: "col", textContent: named(run.key(k), k) })))),
-      h("tbody", {}, ...range(q0, q1).map((q) => h("tr", {}, h("th", { scope: "row", textContent: named(run.query(q), q) }),
-        ...keys.map((k) => h("td", { class: cell?.q === q && cell?.k === k ? "current" : "", textContent: text(q, k) }))))),
-    )),
+    h(
+      "div",
+      { class: "tab-head" },
+      h("p", {
+        class: "lead",
+        textContent: `${kind === "logits" ? "Row-centred scores" : "Weights"} of queries ${q0} to ${q1 - 1} and keys ${k0} to ${k1 - 1}${run.queries > MOST || run.keys > MOST ? `, at most ${MOST} of each: zoom or move the cell for others` : ""}.`,
+      }),
+      h(
+        "label",
+        {},
+        "Encoding ",
+        h(
+          "select",
+          {
+            on: {
+              change: (event) => {
+                chosen = event.target.value;
+                draw(root, state);
+              },
+            },
+          },
+          ...names.map((name) => option(name, name, name === chosen)),
+        ),
+      ),
+    ),
+    h(
+      "div",
+      { class: "scroll tall", tabIndex: 0, role: "region", "aria-label": `Numbers of ${chosen}` },
+      h(
+        "table",
+        { class: "cells-table" },
+        h("caption", { class: "visually-hidden", textContent: `${chosen}: queries down, keys across` }),
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            h("td", { textContent: "query \\ key" }),
+            ...keys.map((k) => h("th", { scope: "col", textContent: named(run.key(k), k) })),
+          ),
+        ),
+        h(
+          "tbody",
+          {},
+          ...range(q0, q1).map((q) =>
+            h(
+              "tr",
+              {},
+              h("th", { scope: "row", textContent: named(run.query(q), q) }),
+              ...keys.map((k) =>
+                h("td", { class: cell?.q === q && cell?.k === k ? "current" : "", textContent: text(q, k) }),
+              ),
+            ),
+          ),
+        ),
+      ),
+    ),
   );
 }
 

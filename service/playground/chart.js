@@ -18,7 +18,14 @@ export function chart(root, { series, xTitle, yTitle, fromZero = false, label })
   if (y1 - y0 < 1e-9) y1 = y0 + 1;
   const px = (x) => MARGIN.left + ((x - x0) / Math.max(1e-9, x1 - x0)) * (width - MARGIN.left - MARGIN.right);
   const py = (y) => height - MARGIN.bottom - ((y - y0) / (y1 - y0)) * (height - MARGIN.top - MARGIN.bottom);
-  const picture = svg("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": label });
+  const picture = svg("svg", {
+    class: "chart",
+    viewBox: `0 0 ${width} ${height}`,
+    width,
+    height,
+    role: "img",
+    "aria-label": label,
+  });
   const text = (x, y, content, anchor, more = {}) => {
     const element = svg("text", { x, y, "text-anchor": anchor, ...more });
     element.textContent = content;
@@ -29,21 +36,33 @@ export function chart(root, { series, xTitle, yTitle, fromZero = false, label })
     text(MARGIN.left - 8, py(y) + 4, digits(Number(y.toPrecision(6))), "end");
   }
   for (const x of rounds(x0, x1, width / 90)) {
-    picture.append(svg("line", { class: "grid", x1: px(x), x2: px(x), y1: height - MARGIN.bottom, y2: height - MARGIN.bottom + 5 }));
+    picture.append(
+      svg("line", { class: "grid", x1: px(x), x2: px(x), y1: height - MARGIN.bottom, y2: height - MARGIN.bottom + 5 }),
+    );
     text(px(x), height - MARGIN.bottom + 18, digits(Number(x.toPrecision(6))), "middle");
   }
   text((MARGIN.left + width - MARGIN.right) / 2, height - 4, xTitle, "middle", { class: "axis-title" });
-  text(14, (MARGIN.top + height - MARGIN.bottom) / 2, yTitle, "middle", { class: "axis-title", transform: `rotate(-90 14 ${(MARGIN.top + height - MARGIN.bottom) / 2})` });
+  text(14, (MARGIN.top + height - MARGIN.bottom) / 2, yTitle, "middle", {
+    class: "axis-title",
+    transform: `rotate(-90 14 ${(MARGIN.top + height - MARGIN.bottom) / 2})`,
+  });
   for (const { name, xs, ys, hint } of series) {
     const index = identity(name);
     const points = [];
     let pen = "M";
     for (let i = 0; i < xs.length; i++) {
-      if (!Number.isFinite(ys[i])) { pen = "M"; continue; }
+      if (!Number.isFinite(ys[i])) {
+        pen = "M";
+        continue;
+      }
       points.push(`${pen}${px(xs[i]).toFixed(1)} ${py(ys[i]).toFixed(1)}`);
       pen = "L";
     }
-    const line = svg("path", { d: points.join(""), class: hint ? "line hint" : `line hue-${index % 8}`, "stroke-dasharray": hint ? "1 4" : DASHES[index % DASHES.length] });
+    const line = svg("path", {
+      d: points.join(""),
+      class: hint ? "line hint" : `line hue-${index % 8}`,
+      "stroke-dasharray": hint ? "1 4" : DASHES[index % DASHES.length],
+    });
     const title = svg("title", {});
     title.textContent = name;
     line.append(title);

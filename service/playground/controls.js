@@ -20,7 +20,9 @@ function input(store, act) {
   const numbers = ["n", "d", "seed"].map((name) => [name, find(name)]);
   preset.addEventListener("change", () => act.choosePreset(preset.value));
   for (const [name, field] of numbers) {
-    field.addEventListener("change", () => act.change({ [name]: field.value === "" || !field.checkValidity() ? null : Number(field.value) }));
+    field.addEventListener("change", () =>
+      act.change({ [name]: field.value === "" || !field.checkValidity() ? null : Number(field.value) }),
+    );
   }
   const heads = find("heads");
   heads.addEventListener("change", () => act.change({ heads: heads.value === "" ? null : Number(heads.value) }));
@@ -33,35 +35,54 @@ function input(store, act) {
   text.addEventListener("change", () => act.useText(text.value));
   find("own").addEventListener("click", () => act.openOwn());
 
-  store.on(["settings", "presets", "models", "own", "run", "text"], ({ settings, presets, models, own, run, text: typed }) => {
-    const chosen = presets.find((one) => one.name === settings.preset);
-    const texts = Boolean(models.find((one) => one.name === settings.model)?.takes_text);
-    preset.replaceChildren(
-      ...(own ? [option("", "Your own data", true)] : []),
-      ...presets.map((one) => option(one.name, one.title, !own && one.name === settings.preset)),
-      ...(chosen || own || !presets.length ? [] : [option(settings.preset, settings.preset, true)]),
-    );
-    preset.title = own ? "" : (chosen?.description ?? "");
-    for (const [name, field] of numbers) {
-      const argument = own ? null : chosen?.arguments[name];
-      field.parentElement.hidden = !argument || texts;
-      if (argument) Object.assign(field, { min: argument.minimum, max: argument.maximum, placeholder: argument.default, title: argument.description, value: settings[name] ?? "" });
-    }
-    find("about-input").textContent = own ? ownWords(own, run) : texts ? "The text is sent to this service only, and is never part of a link." : (chosen?.description ?? "");
-    find("about-input").title = find("about-input").textContent;
-    model.parentElement.hidden = models.length < 2;
-    model.replaceChildren(...models.map((one) => option(one.name, one.name, one.name === settings.model)));
-    text.parentElement.hidden = !texts;
-    preset.parentElement.hidden = texts && !own;
-    if (document.activeElement !== text) text.value = typed;
-    const fixed = models.find((one) => one.name === settings.model)?.heads;
-    heads.disabled = Boolean(fixed);
-    const width = run && run.input.queries ? run.input.queries.shape[1] : 64;
-    const divisors = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32].filter((count) => width % count === 0);
-    const now = fixed ?? settings.heads ?? run?.heads ?? null;
-    heads.replaceChildren(...[...new Set([...divisors, ...(now ? [now] : [])])].sort((a, b) => a - b).map((count) => option(String(count), String(count), count === now)));
-    for (const radio of document.querySelectorAll('input[name="mask"]')) radio.checked = (radio.value === "causal") === settings.causal;
-  });
+  store.on(
+    ["settings", "presets", "models", "own", "run", "text"],
+    ({ settings, presets, models, own, run, text: typed }) => {
+      const chosen = presets.find((one) => one.name === settings.preset);
+      const texts = Boolean(models.find((one) => one.name === settings.model)?.takes_text);
+      preset.replaceChildren(
+        ...(own ? [option("", "Your own data", true)] : []),
+        ...presets.map((one) => option(one.name, one.title, !own && one.name === settings.preset)),
+        ...(chosen || own || !presets.length ? [] : [option(settings.preset, settings.preset, true)]),
+      );
+      preset.title = own ? "" : (chosen?.description ?? "");
+      for (const [name, field] of numbers) {
+        const argument = own ? null : chosen?.arguments[name];
+        field.parentElement.hidden = !argument || texts;
+        if (argument)
+          Object.assign(field, {
+            min: argument.minimum,
+            max: argument.maximum,
+            placeholder: argument.default,
+            title: argument.description,
+            value: settings[name] ?? "",
+          });
+      }
+      find("about-input").textContent = own
+        ? ownWords(own, run)
+        : texts
+          ? "The text is sent to this service only, and is never part of a link."
+          : (chosen?.description ?? "");
+      find("about-input").title = find("about-input").textContent;
+      model.parentElement.hidden = models.length < 2;
+      model.replaceChildren(...models.map((one) => option(one.name, one.name, one.name === settings.model)));
+      text.parentElement.hidden = !texts;
+      preset.parentElement.hidden = texts && !own;
+      if (document.activeElement !== text) text.value = typed;
+      const fixed = models.find((one) => one.name === settings.model)?.heads;
+      heads.disabled = Boolean(fixed);
+      const width = run && run.input.queries ? run.input.queries.shape[1] : 64;
+      const divisors = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32].filter((count) => width % count === 0);
+      const now = fixed ?? settings.heads ?? run?.heads ?? null;
+      heads.replaceChildren(
+        ...[...new Set([...divisors, ...(now ? [now] : [])])]
+          .sort((a, b) => a - b)
+          .map((count) => option(String(count), String(count), count === now)),
+      );
+      for (const radio of document.querySelectorAll('input[name="mask"]'))
+        radio.checked = (radio.value === "causal") === settings.causal;
+    },
+  );
 }
 
 function ownWords(own, run) {
@@ -91,7 +112,8 @@ function display(store, act) {
     const { settings, picture } = store.state;
     act.show({ vmax: settings.vmax === null && picture ? pinnable(picture) : null });
   });
-  for (const radio of document.querySelectorAll('input[name="view"]')) radio.addEventListener("change", () => act.show({ view: radio.value, vmax: null }));
+  for (const radio of document.querySelectorAll('input[name="view"]'))
+    radio.addEventListener("change", () => act.show({ view: radio.value, vmax: null }));
 
   store.on(["settings", "run", "picture", "sort"], ({ settings, run, picture, sort: sorted }) => {
     find("display").classList.toggle("idle", !run);
@@ -100,7 +122,8 @@ function display(store, act) {
     scale.value = settings.scale;
     const scored = run.results.every((one) => one.scores);
     for (const one of scale.options) {
-      one.disabled = (one.value === "logits" && !scored) || (settings.view === "diff" && !["shared", "logits"].includes(one.value));
+      one.disabled =
+        (one.value === "logits" && !scored) || (settings.view === "diff" && !["shared", "logits"].includes(one.value));
     }
     find("about-scale").textContent = current.diff
       ? `Each panel less ${current.reference}, on one scale for all: orange is more, blue is less. ${current.reference} itself is shown as it is.`
@@ -111,14 +134,27 @@ function display(store, act) {
     find("pin").disabled = value === null;
     find("pin").setAttribute("aria-pressed", String(settings.vmax !== null));
     vmax.value = value === null ? "" : String(value);
-    reference.replaceChildren(...settings.encodings.filter((name) => run.result(name)).map((name) => option(name, name, name === referenceOf(run, settings))));
-    head.replaceChildren(...Array.from({ length: run.heads }, (_, i) => option(String(i), `head ${i}`, i === settings.head)), ...(run.heads > 1 ? [option("mean", "mean", settings.head === "mean")] : []));
+    reference.replaceChildren(
+      ...settings.encodings
+        .filter((name) => run.result(name))
+        .map((name) => option(name, name, name === referenceOf(run, settings))),
+    );
+    head.replaceChildren(
+      ...Array.from({ length: run.heads }, (_, i) => option(String(i), `head ${i}`, i === settings.head)),
+      ...(run.heads > 1 ? [option("mean", "mean", settings.head === "mean")] : []),
+    );
     const alone = run.results.length < 2;
-    for (const radio of document.querySelectorAll('input[name="view"]')) Object.assign(radio, { checked: radio.value === (alone ? "weights" : settings.view), disabled: alone });
+    for (const radio of document.querySelectorAll('input[name="view"]'))
+      Object.assign(radio, { checked: radio.value === (alone ? "weights" : settings.view), disabled: alone });
     reference.disabled = alone;
-    const metrics = Object.entries(run.results[0].summary ?? {}).filter(([, metric]) => metric?.mean).map(([name]) => name);
+    const metrics = Object.entries(run.results[0].summary ?? {})
+      .filter(([, metric]) => metric?.mean)
+      .map(([name]) => name);
     sort.parentElement.hidden = run.heads < 2 || !metrics.length;
-    sort.replaceChildren(option("", "by number", !sorted), ...metrics.map((name) => option(name, `by ${name.replaceAll("_", " ")}`, name === sorted)));
+    sort.replaceChildren(
+      option("", "by number", !sorted),
+      ...metrics.map((name) => option(name, `by ${name.replaceAll("_", " ")}`, name === sorted)),
+    );
   });
 }
 
@@ -134,14 +170,18 @@ function chip(store) {
   store.on(["run", "busy", "problem"], ({ run, busy, problem }) => {
     root.dataset.state = problem ? "failed" : busy ? "busy" : "done";
     if (busy) root.replaceChildren("asking…");
-    else if (problem && problem.status === 0) root.replaceChildren(problem.title === "No answer" ? "service unreachable" : "failed");
+    else if (problem && problem.status === 0)
+      root.replaceChildren(problem.title === "No answer" ? "service unreachable" : "failed");
     else if (problem) root.replaceChildren(`error ${problem.status}`);
     else if (run) {
       const { stages, bytes, requestId } = run.transfer;
       const encode = (stages.postprocess ?? 0) + (stages.serialize ?? 0);
       root.replaceChildren(
         h("strong", { textContent: `server ${milliseconds(stages.total ?? 0)}` }),
-        h("span", { class: "stages", textContent: ` queue ${milliseconds(stages.queue ?? 0)}, compute ${milliseconds(stages.compute ?? 0)}, encode ${milliseconds(encode)} · ${size(bytes)}` }),
+        h("span", {
+          class: "stages",
+          textContent: ` queue ${milliseconds(stages.queue ?? 0)}, compute ${milliseconds(stages.compute ?? 0)}, encode ${milliseconds(encode)} · ${size(bytes)}`,
+        }),
       );
       root.title = `request ${requestId}`;
     }

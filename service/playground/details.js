@@ -43,13 +43,16 @@ export class Details {
       this.rows.set(key, details);
       if (this.key === key) this.store.set({ details });
     } catch (error) {
-      if (error.name !== "AbortError" && this.key === key) this.store.set({ details: { run, row, head, of: new Map(), error: error.message } });
+      if (error.name !== "AbortError" && this.key === key)
+        this.store.set({ details: { run, row, head, of: new Map(), error: error.message } });
     }
   }
 }
 
 function of(name, arrays) {
   const before = `${name}/terms/`;
-  const terms = [...arrays].filter(([key]) => key.startsWith(before)).map(([key, { data }]) => [key.slice(before.length), data]);
+  const terms = [...arrays]
+    .filter(([key]) => key.startsWith(before))
+    .map(([key, { data }]) => [key.slice(before.length), data]);
   return { scores: arrays.get(`${name}/scores`).data, terms };
 }

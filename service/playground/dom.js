@@ -11,7 +11,8 @@ export function h(tag, given = {}, ...children) {
     if (value === undefined || value === null) continue;
     if (name === "class") element.className = value;
     else if (name === "data") Object.assign(element.dataset, value);
-    else if (name === "on") for (const [event, listen] of Object.entries(value)) element.addEventListener(event, listen);
+    else if (name === "on")
+      for (const [event, listen] of Object.entries(value)) element.addEventListener(event, listen);
     else if (name in element && !name.startsWith("aria-") && name !== "role" && name !== "list") element[name] = value;
     else if (value !== false || name.startsWith("aria-")) element.setAttribute(name, String(value));
   }

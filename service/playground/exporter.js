@@ -14,27 +14,41 @@ export const MOST_LINES = 1_000_000;
 const MOST_PIXELS = 2 ** 26;
 const [PANEL, GAP, EDGE, BAR] = [360, 24, 24, 256]; // CSS pixels
 
-export function exporter(store, act) {
+export function exporter(store) {
   const dialog = find("export-dialog");
   const said = find("export-said");
-  const tell = (text) => { said.textContent = text; };
-  const on = (id, job) => find(id).addEventListener("click", async () => {
-    tell("");
-    try {
-      tell((await job(store.state)) ?? "");
-    } catch (error) {
-      tell(error.message);
-    }
-  });
+  const tell = (text) => {
+    said.textContent = text;
+  };
+  const on = (id, job) =>
+    find(id).addEventListener("click", async () => {
+      tell("");
+      try {
+        tell((await job(store.state)) ?? "");
+      } catch (error) {
+        tell(error.message);
+      }
+    });
   on("export-png", (state) => png(state, Number(find("export-size").value)));
   on("export-csv", csv);
   on("export-npz", npz);
   on("export-settings", ({ settings, own }) => {
-    download("settings.json", JSON.stringify({ address: location.href, ...settings, input: own ? { sha256: own.digest } : undefined }, null, 2), "application/json");
+    download(
+      "settings.json",
+      JSON.stringify({ address: location.href, ...settings, input: own ? { sha256: own.digest } : undefined }, null, 2),
+      "application/json",
+    );
   });
   on("export-input", ({ run }) => download("input.safetensors", body(run.input).body));
-  on("copy-curl", ({ settings, run }) => copy(curl(HOME, run?.settings ?? settings, run?.input), "The curl command is copied."));
-  on("copy-python", ({ settings, run }) => copy(python(HOME, { ...(run?.settings ?? settings), head: settings.head }, run?.input), "The Python script is copied."));
+  on("copy-curl", ({ settings, run }) =>
+    copy(curl(HOME, run?.settings ?? settings, run?.input), "The curl command is copied."),
+  );
+  on("copy-python", ({ settings, run }) =>
+    copy(
+      python(HOME, { ...(run?.settings ?? settings), head: settings.head }, run?.input),
+      "The Python script is copied.",
+    ),
+  );
   on("copy-link", ({ settings, own }) => {
     const link = `${location.href.split("#")[0]}${writeSettings(settings)}`;
     return copy(link, own ? "The link is copied: settings only, your data is not in it." : "The link is copied.");
@@ -84,7 +98,9 @@ export function drawn({ run, settings, picture, hidden }, factor) {
   const tall = at.wholeHeight + 44;
   const height = top + down * tall + 74;
   if (width * height * factor ** 2 > MOST_PIXELS) {
-    throw new Error(`the picture would have ${(width * height * factor ** 2).toLocaleString("en")} pixels; the limit is ${MOST_PIXELS.toLocaleString("en")}: choose a smaller size or fewer encodings`);
+    throw new Error(
+      `the picture would have ${(width * height * factor ** 2).toLocaleString("en")} pixels; the limit is ${MOST_PIXELS.toLocaleString("en")}: choose a smaller size or fewer encodings`,
+    );
   }
   const canvas = document.createElement("canvas");
   canvas.width = Math.round(width * factor);
@@ -101,13 +117,21 @@ export function drawn({ run, settings, picture, hidden }, factor) {
   const middle = FONT.replace(/^\d+px/, "600 13px");
   const head = settings.head === "mean" ? "mean of all heads" : `head ${settings.head} of ${run.heads}`;
   text(EDGE, EDGE + 12, `Attention under ${names.join(", ")}`, large);
-  text(EDGE, EDGE + 30, `${head}, ${run.causal ? "causal" : "full"} attention, ${run.queries} queries × ${run.keys} keys of ${run.input.own ? "own data" : run.input.text !== undefined ? "a text" : settings.preset}`, FONT, "#555");
+  text(
+    EDGE,
+    EDGE + 30,
+    `${head}, ${run.causal ? "causal" : "full"} attention, ${run.queries} queries × ${run.keys} keys of ${run.input.own ? "own data" : run.input.text !== undefined ? "a text" : settings.preset}`,
+    FONT,
+    "#555",
+  );
   let beyond = 0;
   names.forEach((name, index) => {
     const x = EDGE + (index % across) * (at.wholeWidth + GAP);
     const y = top + Math.floor(index / across) * tall;
     const panel = picture.panel(name);
-    const parameters = Object.entries(settings.parameters).filter(([key]) => key.startsWith(`${name}.`)).map(([key, value]) => `${key.slice(name.length + 1)} ${value}`);
+    const parameters = Object.entries(settings.parameters)
+      .filter(([key]) => key.startsWith(`${name}.`))
+      .map(([key, value]) => `${key.slice(name.length + 1)} ${value}`);
     text(x + at.left, y + 10, `${name}${panel.reference && picture.diff ? " (reference)" : ""}`, middle);
     if (parameters.length) text(x + at.left, y + 24, parameters.join(", "), FONT, "#555");
     context.save();
@@ -153,7 +177,10 @@ function csv({ run, settings, hidden }) {
   const names = settings.encodings.filter((name) => run.result(name) && !hidden.has(name));
   const { q0, k0, q1, k1 } = settings.zoom ?? whole(run);
   const lines = names.length * (q1 - q0) * (k1 - k0);
-  if (lines > MOST_LINES) throw new Error(`the table would have ${lines.toLocaleString("en")} lines; the limit is ${MOST_LINES.toLocaleString("en")}: zoom in, or take the NPZ`);
+  if (lines > MOST_LINES)
+    throw new Error(
+      `the table would have ${lines.toLocaleString("en")} lines; the limit is ${MOST_LINES.toLocaleString("en")}: zoom in, or take the NPZ`,
+    );
   const rows = [["encoding", "head", "query", "key", "query_token", "key_token", "visible", "weight", "score"]];
   for (const name of names) {
     const result = run.result(name);
@@ -162,7 +189,17 @@ function csv({ run, settings, hidden }) {
     for (let q = q0; q < q1; q++) {
       for (let k = k0; k < k1; k++) {
         const i = q * run.keys + k;
-        rows.push([name, String(settings.head), q, k, run.query(q), run.key(k), run.mask.has(q, k) ? 1 : 0, weights[i], scores ? scores[i] : null]);
+        rows.push([
+          name,
+          String(settings.head),
+          q,
+          k,
+          run.query(q),
+          run.key(k),
+          run.mask.has(q, k) ? 1 : 0,
+          weights[i],
+          scores ? scores[i] : null,
+        ]);
       }
     }
   }
@@ -172,8 +209,10 @@ function csv({ run, settings, hidden }) {
 
 /** The service writes it: NumPy's own format, exactly what it computes. */
 async function npz({ run }) {
-  const { buffer } = await ask(`attention?${query(run.settings, { returns: ["weights", "scores"] })}`, { ...body(run.input), accept: "application/x-npz" });
+  const { buffer } = await ask(`attention?${query(run.settings, { returns: ["weights", "scores"] })}`, {
+    ...body(run.input),
+    accept: "application/x-npz",
+  });
   download("attention.npz", buffer);
   return "Arrays NAME/weights and NAME/scores, and metadata as JSON.";
 }
-

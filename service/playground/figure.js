@@ -30,7 +30,8 @@ export const FONT = `${LABEL}px system-ui, -apple-system, "Segoe UI", Roboto, "N
  * @returns {Frame}
  */
 export function frame(run, width, measure, tallest, grain) {
-  const longest = (names, count) => (names ? Math.min(MOST_NAME, Math.max(...names.slice(0, 400).map(measure))) : measure(String(count - 1)));
+  const longest = (names, count) =>
+    names ? Math.min(MOST_NAME, Math.max(...names.slice(0, 400).map(measure))) : measure(String(count - 1));
   const left = Math.ceil(14 + longest(run.queryNames, run.queries) + GAP);
   const below = Math.ceil((run.keyNames ? longest(run.keyNames, run.keys) : LABEL) + GAP + 17);
   let side = Math.max(40, Math.min(width - left - EDGE, tallest));
@@ -44,16 +45,16 @@ export function frame(run, width, measure, tallest, grain) {
 /**
  * Labels and ticks of the window.
  * @param {CanvasRenderingContext2D} context in CSS pixels, its origin at the figure's corner
- * @param {Frame} frame
+ * @param {Frame} at
  * @param {import("./cells.js").Window} window
  * @param {{ink: string, muted: string}} colours
  * @returns {{row: [number, string, number][], column: [number, string, number][]}} the labels that were drawn, with their places
  */
-export function axes(context, frame, window, run, colours) {
+export function axes(context, at, window, run, colours) {
   const measure = (text) => context.measureText(text).width;
   context.font = FONT;
-  const high = frame.height / (window.q1 - window.q0);
-  const wide = frame.width / (window.k1 - window.k0);
+  const high = at.height / (window.q1 - window.q0);
+  const wide = at.width / (window.k1 - window.k0);
   const drawn = { row: [], column: [] };
 
   context.fillStyle = colours.ink;
@@ -63,9 +64,9 @@ export function axes(context, frame, window, run, colours) {
   const rowSize = sized(high, run.queryNames);
   context.font = FONT.replace(/^\d+/, rowSize);
   for (const q of places(window.q0, window.q1, high, rowSize + 1)) {
-    const y = frame.top + (q - window.q0 + 0.5) * high;
+    const y = at.top + (q - window.q0 + 0.5) * high;
     const text = named(run.queryNames, high) ? shortened(run.queryNames[q], MOST_NAME, measure) : String(q);
-    context.fillText(text, frame.left - GAP, y);
+    context.fillText(text, at.left - GAP, y);
     drawn.row.push([q, text, y]);
   }
   const upright = !named(run.keyNames, wide);
@@ -73,12 +74,12 @@ export function axes(context, frame, window, run, colours) {
   context.font = FONT.replace(/^\d+/, columnSize);
   const room = upright ? measure(String(run.keys - 1)) + 10 : columnSize + 1;
   for (const k of places(window.k0, window.k1, wide, room)) {
-    const x = frame.left + (k - window.k0 + 0.5) * wide;
+    const x = at.left + (k - window.k0 + 0.5) * wide;
     const text = !upright ? shortened(run.keyNames[k], MOST_NAME, measure) : String(k);
     context.save();
     // The last number may be wider than what is left of the figure.
-    const beyond = upright ? Math.max(0, x + measure(text) / 2 - frame.wholeWidth) : 0;
-    context.translate(x - beyond, frame.top + frame.height + GAP);
+    const beyond = upright ? Math.max(0, x + measure(text) / 2 - at.wholeWidth) : 0;
+    context.translate(x - beyond, at.top + at.height + GAP);
     if (upright) {
       context.textAlign = "center";
       context.textBaseline = "top";
@@ -94,9 +95,9 @@ export function axes(context, frame, window, run, colours) {
   context.fillStyle = colours.muted;
   context.textAlign = "center";
   context.textBaseline = "alphabetic";
-  context.fillText("key (looked at)", frame.left + frame.width / 2, frame.wholeHeight - 4);
+  context.fillText("key (looked at)", at.left + at.width / 2, at.wholeHeight - 4);
   context.save();
-  context.translate(11, frame.top + frame.height / 2);
+  context.translate(11, at.top + at.height / 2);
   context.rotate(-Math.PI / 2);
   context.fillText("query (looks)", 0, 0);
   context.restore();

@@ -16,7 +16,8 @@ export const MOST_BYTES = 64 * 2 ** 20;
 export function fromBytes(bytes) {
   if (bytes.length > MOST_BYTES) throw new Error(`the file has ${bytes.length} bytes; the limit is ${MOST_BYTES}`);
   if (isNpy(bytes)) return input(matrix(readNpy(bytes), "the array"));
-  if (bytes[0] === 0x50 && bytes[1] === 0x4b) throw new Error("this is a zip (an .npz?); save the one array with numpy.save");
+  if (bytes[0] === 0x50 && bytes[1] === 0x4b)
+    throw new Error("this is a zip (an .npz?); save the one array with numpy.save");
   return fromText(new TextDecoder("utf-8", { fatal: true }).decode(bytes));
 }
 
@@ -41,9 +42,10 @@ function fromJson(text) {
   if (value.embeddings === undefined && (value.queries === undefined || value.keys === undefined)) {
     throw new Error("embeddings are missing: rows of numbers, one row for each token");
   }
-  const answer = value.embeddings !== undefined
-    ? input(rows(value.embeddings, "embeddings"))
-    : input(rows(value.queries, "queries"), rows(value.keys, "keys"));
+  const answer =
+    value.embeddings !== undefined
+      ? input(rows(value.embeddings, "embeddings"))
+      : input(rows(value.queries, "queries"), rows(value.keys, "keys"));
   const [count] = (answer.keys ?? answer.queries).shape;
   const tokens = value.tokens ?? value.labels;
   if (tokens !== undefined) answer.tokens = named(tokens, count);
@@ -60,36 +62,50 @@ function fromJson(text) {
 function fromCsv(text) {
   const lines = text.split(/\r?\n/).filter((line) => line.trim());
   const separator = [",", ";", "\t"].find((one) => lines[0].includes(one)) ?? /\s+/;
-  let cells = lines.map((line) => line.trim().split(separator).map((cell) => cell.trim()));
+  let cells = lines.map((line) =>
+    line
+      .trim()
+      .split(separator)
+      .map((cell) => cell.trim()),
+  );
   const isNumber = (cell) => cell !== "" && Number.isFinite(Number(cell));
   if (cells.length > 1 && !cells[0].some(isNumber)) cells = cells.slice(1);
   const labelled = cells.every((row) => row.length > 1 && !isNumber(row[0]));
   const tokens = labelled ? cells.map((row) => row[0].replace(/^"(.*)"$/, "$1")) : null;
-  const numbers = cells.map((row, i) => (labelled ? row.slice(1) : row).map((cell, j) => {
-    if (!isNumber(cell)) throw new Error(`row ${i}, column ${j} is ${JSON.stringify(cell.slice(0, 40))}, not a number`);
-    return Number(cell);
-  }));
+  const numbers = cells.map((row, i) =>
+    (labelled ? row.slice(1) : row).map((cell, j) => {
+      if (!isNumber(cell))
+        throw new Error(`row ${i}, column ${j} is ${JSON.stringify(cell.slice(0, 40))}, not a number`);
+      return Number(cell);
+    }),
+  );
   return { ...input(rows(numbers, "the table")), tokens };
 }
 
 /** @returns {Input} */
 export function input(queries, keys = null) {
   if (keys && keys.shape[1] !== queries.shape[1]) {
-    throw new Error(`queries are ${queries.shape[1]} wide and keys ${keys.shape[1]}; they must be as wide as each other`);
+    throw new Error(
+      `queries are ${queries.shape[1]} wide and keys ${keys.shape[1]}; they must be as wide as each other`,
+    );
   }
   return { queries, keys, tokens: null, mask: null, positions: null };
 }
 
 function rows(value, what) {
-  if (!Array.isArray(value) || !value.length) throw new Error(`${what}: an empty list; there must be a row for each token`);
-  if (!Array.isArray(value[0])) throw new Error(`${what} must be a list of rows, one for each token, each a list of numbers`);
+  if (!Array.isArray(value) || !value.length)
+    throw new Error(`${what}: an empty list; there must be a row for each token`);
+  if (!Array.isArray(value[0]))
+    throw new Error(`${what} must be a list of rows, one for each token, each a list of numbers`);
   const width = value[0].length;
   if (!width) throw new Error(`${what}: row 0 is empty`);
   const data = new Float32Array(value.length * width);
   value.forEach((row, i) => {
-    if (row?.length !== width) throw new Error(`${what}: row ${i} has ${row?.length} numbers, row 0 has ${width}; all must have as many`);
+    if (row?.length !== width)
+      throw new Error(`${what}: row ${i} has ${row?.length} numbers, row 0 has ${width}; all must have as many`);
     row.forEach((number, j) => {
-      if (typeof number !== "number") throw new Error(`${what}: row ${i}, column ${j} is ${JSON.stringify(number)?.slice(0, 40)}, not a number`);
+      if (typeof number !== "number")
+        throw new Error(`${what}: row ${i}, column ${j} is ${JSON.stringify(number)?.slice(0, 40)}, not a number`);
       data[i * width + j] = number;
     });
   });
@@ -99,7 +115,9 @@ function rows(value, what) {
 function matrix({ shape, data }, what) {
   const kept = shape.length === 3 && shape[0] === 1 ? shape.slice(1) : shape;
   if (kept.length !== 2 || !data.length) {
-    throw new Error(`${what} has the shape [${shape}]; it must be [tokens, width]${shape.length === 3 ? ": send one input of the batch" : ""}`);
+    throw new Error(
+      `${what} has the shape [${shape}]; it must be [tokens, width]${shape.length === 3 ? ": send one input of the batch" : ""}`,
+    );
   }
   return { shape: kept, data };
 }
@@ -114,7 +132,12 @@ function named(tokens, count) {
 function mask(value, queries, keys) {
   const flat = Array.isArray(value[0]) ? value : [value];
   if ((Array.isArray(value[0]) && flat.length !== queries) || flat.some((row) => row.length !== keys)) {
-    throw new Error(`mask has the shape [${Array.isArray(value[0]) ? [flat.length, flat[0].length] : value.length}]; read are [${keys}] and [${queries}, ${keys}]`);
+    throw new Error(
+      `mask has the shape [${Array.isArray(value[0]) ? [flat.length, flat[0].length] : value.length}]; read are [${keys}] and [${queries}, ${keys}]`,
+    );
   }
-  return { shape: Array.isArray(value[0]) ? [queries, keys] : [keys], data: Uint8Array.from(flat.flat(), (seen) => (seen ? 1 : 0)) };
+  return {
+    shape: Array.isArray(value[0]) ? [queries, keys] : [keys],
+    data: Uint8Array.from(flat.flat(), (seen) => (seen ? 1 : 0)),
+  };
 }

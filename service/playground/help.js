@@ -5,7 +5,9 @@ import { HELP } from "./keys.js";
 /** @returns {() => boolean} opens it */
 export function help() {
   const dialog = find("help-dialog");
-  find("help-keys").replaceChildren(...HELP.flatMap(([keys, what]) => [h("dt", {}, h("kbd", { textContent: keys })), h("dd", { textContent: what })]));
+  find("help-keys").replaceChildren(
+    ...HELP.flatMap(([keys, what]) => [h("dt", {}, h("kbd", { textContent: keys })), h("dd", { textContent: what })]),
+  );
   const open = () => {
     dialog.showModal();
     return true;

@@ -14,7 +14,15 @@ export function identity(name) {
 export function dashed(name) {
   const index = identity(name);
   return svg(
-    "svg", { class: "swatch", width: 22, height: 10, "aria-hidden": "true" },
-    svg("line", { x1: 1, y1: 5, x2: 21, y2: 5, class: `line hue-${index % 8}`, "stroke-dasharray": DASHES[index % DASHES.length] }),
+    "svg",
+    { class: "swatch", width: 22, height: 10, "aria-hidden": "true" },
+    svg("line", {
+      x1: 1,
+      y1: 5,
+      x2: 21,
+      y2: 5,
+      class: `line hue-${index % 8}`,
+      "stroke-dasharray": DASHES[index % DASHES.length],
+    }),
   );
 }

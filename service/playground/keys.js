@@ -2,10 +2,19 @@
 
 /** Each key with what it does, for the help. */
 export const HELP = [
-  ["Arrows", "move the cell (with Shift by 10)"], ["Home, End", "first or last key of the row"], ["Page Up, Page Down", "16 queries up or down"],
-  ["Enter", "lock or free the cell"], ["Esc", "free the cell, then show the whole matrix"], ["[ and ]", "previous or next head"], ["c", "next scale"],
-  ["d", "difference to the reference, or weights"], ["r", "make this the reference"], ["Space (hold)", "show the reference in its place"],
-  ["1 to 9", "hide or show an encoding"], ["e", "export"], ["?", "this help"],
+  ["Arrows", "move the cell (with Shift by 10)"],
+  ["Home, End", "first or last key of the row"],
+  ["Page Up, Page Down", "16 queries up or down"],
+  ["Enter", "lock or free the cell"],
+  ["Esc", "free the cell, then show the whole matrix"],
+  ["[ and ]", "previous or next head"],
+  ["c", "next scale"],
+  ["d", "difference to the reference, or weights"],
+  ["r", "make this the reference"],
+  ["Space (hold)", "show the reference in its place"],
+  ["1 to 9", "hide or show an encoding"],
+  ["e", "export"],
+  ["?", "this help"],
 ];
 
 const BLOCK = 16;
@@ -30,23 +39,40 @@ function press(event, name, store, act) {
   const far = event.shiftKey ? 10 : 1;
   const move = (query, key) => act.moveTo({ q: clamp(query, run.queries), k: clamp(key, run.keys) });
   switch (event.key) {
-    case "ArrowUp": return move(q - far, k);
-    case "ArrowDown": return move(q + far, k);
-    case "ArrowLeft": return move(q, k - far);
-    case "ArrowRight": return move(q, k + far);
-    case "Home": return move(q, 0);
-    case "End": return move(q, run.keys - 1);
-    case "PageUp": return move(q - BLOCK, k);
-    case "PageDown": return move(q + BLOCK, k);
-    case "Enter": return act.toggleLock();
-    case "Escape": return act.free();
-    case "[": return act.stepHead(-1);
-    case "]": return act.stepHead(1);
-    case "c": return act.nextScale();
-    case "d": return act.toggleDifference();
-    case "r": return act.setReference(name);
-    case "e": return act.openExport();
-    case "?": return act.openHelp();
+    case "ArrowUp":
+      return move(q - far, k);
+    case "ArrowDown":
+      return move(q + far, k);
+    case "ArrowLeft":
+      return move(q, k - far);
+    case "ArrowRight":
+      return move(q, k + far);
+    case "Home":
+      return move(q, 0);
+    case "End":
+      return move(q, run.keys - 1);
+    case "PageUp":
+      return move(q - BLOCK, k);
+    case "PageDown":
+      return move(q + BLOCK, k);
+    case "Enter":
+      return act.toggleLock();
+    case "Escape":
+      return act.free();
+    case "[":
+      return act.stepHead(-1);
+    case "]":
+      return act.stepHead(1);
+    case "c":
+      return act.nextScale();
+    case "d":
+      return act.toggleDifference();
+    case "r":
+      return act.setReference(name);
+    case "e":
+      return act.openExport();
+    case "?":
+      return act.openHelp();
     case " ":
       if (!event.repeat) store.set({ flick: name });
       return true;

@@ -4,7 +4,6 @@ import { paint } from "./paint.js";
 import { digits, ticks } from "./scale.js";
 import { HIDDEN } from "./cells.js";
 
-
 export function legend(store) {
   const root = find("legend");
   store.on(["picture", "clipped", "run"], ({ picture, clipped, run, settings }) => {
@@ -12,9 +11,18 @@ export function legend(store) {
     const notes = [];
     if (run.mask.seen) notes.push(mark("masked", "masked"));
     if (run.nonfinite) notes.push(mark("nan", `not a number: ${run.nonfinite.toLocaleString("en")} cells in all`));
-    if (clipped) notes.push(h("span", { class: "clipped", textContent: `▸ ${clipped.toLocaleString("en")} ${clipped === 1 ? "cell" : "cells"} beyond the scale` }));
+    if (clipped)
+      notes.push(
+        h("span", {
+          class: "clipped",
+          textContent: `▸ ${clipped.toLocaleString("en")} ${clipped === 1 ? "cell" : "cells"} beyond the scale`,
+        }),
+      );
     if (settings.vmax !== null) notes.push(h("span", { textContent: "pinned" }));
-    root.replaceChildren(...picture.scales.map((scale, i) => bar(scale, i === 0 && clipped > 0)), h("div", { class: "marks" }, ...notes));
+    root.replaceChildren(
+      ...picture.scales.map((scale, i) => bar(scale, i === 0 && clipped > 0)),
+      h("div", { class: "marks" }, ...notes),
+    );
   });
 }
 
@@ -29,8 +37,11 @@ function bar(scale, overflows) {
     labels.append(label);
   }
   return h(
-    "figure", { class: "scale" }, h("figcaption", { textContent: scale.unit }),
-    h("div", { class: overflows ? "bar-frame overflows" : "bar-frame" }, canvas), labels,
+    "figure",
+    { class: "scale" },
+    h("figcaption", { textContent: scale.unit }),
+    h("div", { class: overflows ? "bar-frame overflows" : "bar-frame" }, canvas),
+    labels,
   );
 }
 
@@ -53,8 +64,12 @@ export function mark(kind, text) {
   const canvas = h("canvas", { class: "mark", width: 36, height: 24, "aria-hidden": "true" });
   const context = canvas.getContext("2d");
   const image = context.createImageData(36, 24);
-  paint({ high: 1, wide: 1, numbers: Float32Array.of(kind === "masked" ? HIDDEN : NaN) }, { table: new Uint8Array(768), signed: false, low: 0, high: 1 }, image, 2);
+  paint(
+    { high: 1, wide: 1, numbers: Float32Array.of(kind === "masked" ? HIDDEN : NaN) },
+    { table: new Uint8Array(768), signed: false, low: 0, high: 1 },
+    image,
+    2,
+  );
   context.putImageData(image, 0, 0);
   return h("span", { class: "marked" }, canvas, text);
 }
-

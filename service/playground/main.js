@@ -31,9 +31,31 @@ const SAMPLE = "The nurse told the girl that she had found the key, but the girl
 
 const { settings, notes } = urlstate.read(location.hash);
 const store = new Store({
-  settings, notes, run: null, busy: false, problem: null, own: null, text: SAMPLE, hover: null, locked: false, drag: null, focus: null, flick: null,
-  hidden: new Set(), sort: "", picture: null, clipped: 0, details: null, presets: [], models: [], catalogue: [], cards: new Map(),
-  encodings: null, parameters: null, size: 0, theme: 0,
+  settings,
+  notes,
+  run: null,
+  busy: false,
+  problem: null,
+  own: null,
+  text: SAMPLE,
+  hover: null,
+  locked: false,
+  drag: null,
+  focus: null,
+  flick: null,
+  hidden: new Set(),
+  sort: "",
+  picture: null,
+  clipped: 0,
+  details: null,
+  presets: [],
+  models: [],
+  catalogue: [],
+  cards: new Map(),
+  encodings: null,
+  parameters: null,
+  size: 0,
+  theme: 0,
 });
 const runner = new Runner(store);
 let lastOwn = null; // for Back and Forward: the address has no room for it
@@ -90,12 +112,23 @@ const act = {
   chooseModel(name) {
     const model = store.state.models.find((one) => one.name === name);
     const kept = store.state.settings.encodings.filter((encoding) => model.encodings.includes(encodingOf(encoding)));
-    const { presets, settings: { preset } } = store.state;
+    const {
+      presets,
+      settings: { preset },
+    } = store.state;
     const fits = (one) => !model.width || (one?.arguments.d?.maximum ?? 0) >= model.width;
     store.set({ own: null });
     act.change({
-      preset: fits(presets.find((one) => one.name === preset)) ? preset : (presets.find(fits)?.name ?? preset), model: name, encodings: kept.length ? kept : [model.default_encoding], reference: null, causal: model.default_causal, heads: null,
-      d: model.takes_text ? null : model.width, head: 0, zoom: null, cell: null,
+      preset: fits(presets.find((one) => one.name === preset)) ? preset : (presets.find(fits)?.name ?? preset),
+      model: name,
+      encodings: kept.length ? kept : [model.default_encoding],
+      reference: null,
+      causal: model.default_causal,
+      heads: null,
+      d: model.takes_text ? null : model.width,
+      head: 0,
+      zoom: null,
+      cell: null,
     });
   },
 
@@ -111,7 +144,10 @@ const act = {
     const own = Object.entries(parameters).filter(([key]) => key.slice(0, key.lastIndexOf(".")) === name);
     const copied = Object.fromEntries(own.map(([key, value]) => [`${variant}${key.slice(name.length)}`, value]));
     const at = encodings.indexOf(name) + 1;
-    act.change({ encodings: [...encodings.slice(0, at), variant, ...encodings.slice(at)], parameters: { ...parameters, ...copied } });
+    act.change({
+      encodings: [...encodings.slice(0, at), variant, ...encodings.slice(at)],
+      parameters: { ...parameters, ...copied },
+    });
   },
   removeEncoding(name) {
     const { settings: before, run } = store.state;
@@ -122,8 +158,9 @@ const act = {
     else act.change({ encodings, reference });
   },
   setParameter(key, value) {
-    const { [key]: _, ...others } = store.state.settings.parameters;
-    act.change({ parameters: value === "" ? others : { ...others, [key]: value } });
+    const parameters = { ...store.state.settings.parameters, [key]: value };
+    if (value === "") delete parameters[key];
+    act.change({ parameters });
   },
   toggleEncoding(index) {
     const name = store.state.settings.encodings[index];
@@ -167,7 +204,8 @@ const act = {
     const { zoom } = store.state.settings;
     store.set({ locked: true });
     act.setCell(cell);
-    if (zoom && (cell.q < zoom.q0 || cell.q >= zoom.q1 || cell.k < zoom.k0 || cell.k >= zoom.k1)) act.zoomTo(following(zoom, cell));
+    if (zoom && (cell.q < zoom.q0 || cell.q >= zoom.q1 || cell.k < zoom.k0 || cell.k >= zoom.k1))
+      act.zoomTo(following(zoom, cell));
     speak();
     return true;
   },
@@ -184,23 +222,32 @@ const act = {
   openTab: (tab) => act.show({ tab }),
   openAbout(name) {
     act.openTab("about");
-    requestAnimationFrame(() => requestAnimationFrame(() => {
-      const card = find(`card-${name}`);
-      card?.scrollIntoView({ block: "nearest", behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
-      card?.focus({ preventScroll: true });
-    }));
+    requestAnimationFrame(() =>
+      requestAnimationFrame(() => {
+        const card = find(`card-${name}`);
+        card?.scrollIntoView({
+          block: "nearest",
+          behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth",
+        });
+        card?.focus({ preventScroll: true });
+      }),
+    );
   },
 };
 const speak = speaker(store);
 act.openOwn = ownData(store, act);
-const openExport = exporter(store, act);
-act.openExport = () => { openExport(); return true; };
+const openExport = exporter(store);
+act.openExport = () => {
+  openExport();
+  return true;
+};
 act.openHelp = help();
 find("export").addEventListener("click", openExport);
 
 /** The same window, moved as little as shows the cell. */
 function following({ q0, k0, q1, k1 }, { q, k }) {
-  const side = (low, high, at) => (at < low ? [at, at + high - low] : at >= high ? [at + 1 - (high - low), at + 1] : [low, high]);
+  const side = (low, high, at) =>
+    at < low ? [at, at + high - low] : at >= high ? [at + 1 - (high - low), at + 1] : [low, high];
   const [a, b] = side(q0, q1, q);
   const [c, d] = side(k0, k1, k);
   return { q0: a, k0: c, q1: b, k1: d };
@@ -217,7 +264,13 @@ function remember(push) {
 
 addEventListener("popstate", ({ state }) => {
   const found = urlstate.read(location.hash);
-  store.set({ settings: found.settings, notes: found.notes, own: state?.own ? lastOwn : null, locked: false, hover: null });
+  store.set({
+    settings: found.settings,
+    notes: found.notes,
+    own: state?.own ? lastOwn : null,
+    locked: false,
+    hover: null,
+  });
   runner.run();
 });
 
@@ -231,7 +284,11 @@ new Panels(store, act);
 new Details(store);
 const draw = ({ draw: of, needs }) => ({ needs, draw: of });
 tabs(store, act, {
-  distance: draw(profiles), positions: draw(positions), pairs: draw(pairs), metrics: draw(measures), table: draw(celltable),
+  distance: draw(profiles),
+  positions: draw(positions),
+  pairs: draw(pairs),
+  metrics: draw(measures),
+  table: draw(celltable),
   about: { needs: ["cards", "encodings", "parameters"], draw: about(act) },
 });
 
@@ -241,7 +298,10 @@ store.on(["settings"], ({ settings: now, cards }) => {
   for (const id of new Set(now.encodings.map(encodingOf))) {
     if (cards.has(id)) continue;
     cards.set(id, null);
-    json(`encodings/${id}`).then((card) => store.set({ cards: new Map(store.state.cards).set(id, card) }), () => store.state.cards.delete(id));
+    json(`encodings/${id}`).then(
+      (card) => store.set({ cards: new Map(store.state.cards).set(id, card) }),
+      () => store.state.cards.delete(id),
+    );
   }
 });
 
@@ -262,13 +322,23 @@ find("theme").addEventListener("click", () => {
 store.changed.add("settings");
 store.flush();
 const [catalogue, presets, models] = [json("encodings"), listPresets(), json("models")];
-models.then(({ models: found }) => store.set({ models: found }), () => {});
-presets.then((found) => store.set({ presets: found }), () => {});
-catalogue.then(({ encodings }) => store.set({ catalogue: encodings }), (error) => store.set({ problem: error instanceof Problem ? error : null }));
+models.then(
+  ({ models: found }) => store.set({ models: found }),
+  () => {},
+);
+presets.then(
+  (found) => store.set({ presets: found }),
+  () => {},
+);
+catalogue.then(
+  ({ encodings }) => store.set({ catalogue: encodings }),
+  (error) => store.set({ problem: error instanceof Problem ? error : null }),
+);
 remember(false);
 // What a link asks for is checked against what there is; the first visit need not wait.
 if (location.hash === urlstate.write(urlstate.read("").settings)) runner.run();
-else Promise.allSettled([catalogue, models]).then(() => {
-  act.checked();
-  runner.run();
-});
+else
+  Promise.allSettled([catalogue, models]).then(() => {
+    act.checked();
+    runner.run();
+  });

@@ -5,12 +5,27 @@ import { download, h } from "./dom.js";
 export const needs = ["run", "settings", "hidden"];
 
 const MEANINGS = {
-  effective_keys: "exp of the entropy: how many keys share the weight", entropy: "in nats", entropy_norm: "entropy / its largest: 1 is uniform", max_weight: "the largest weight of a row",
-  mean_distance: "in tokens", mean_distance_ratio: "mean distance / that of uniform rows", previous_token: "weight of the key before the query", self_token: "weight of the query's own key",
-  first_token: "weight of the first key", sink_mass_4: "weight of the first four keys", alpha_0: "weight of the first key, over all rows",
-  jsd: "Jensen-Shannon divergence to the reference, in bits", tv: "share of the weight that moved", w1: "how many tokens far the weight moved", argmax_agree: "share of rows with the same largest key",
-  logit_rmse: "difference of the row-centred scores", logit_r: "correlation of the row-centred scores", frobenius_rel: "norm of the difference / norm of the reference",
-  row_sum_error: "how far a row is from summing to 1", duplicate_token: "weight of earlier keys that are the same token", induction: "weight of keys that follow the same token",
+  effective_keys: "exp of the entropy: how many keys share the weight",
+  entropy: "in nats",
+  entropy_norm: "entropy / its largest: 1 is uniform",
+  max_weight: "the largest weight of a row",
+  mean_distance: "in tokens",
+  mean_distance_ratio: "mean distance / that of uniform rows",
+  previous_token: "weight of the key before the query",
+  self_token: "weight of the query's own key",
+  first_token: "weight of the first key",
+  sink_mass_4: "weight of the first four keys",
+  alpha_0: "weight of the first key, over all rows",
+  jsd: "Jensen-Shannon divergence to the reference, in bits",
+  tv: "share of the weight that moved",
+  w1: "how many tokens far the weight moved",
+  argmax_agree: "share of rows with the same largest key",
+  logit_rmse: "difference of the row-centred scores",
+  logit_r: "correlation of the row-centred scores",
+  frobenius_rel: "norm of the difference / norm of the reference",
+  row_sum_error: "how far a row is from summing to 1",
+  duplicate_token: "weight of earlier keys that are the same token",
+  induction: "weight of keys that follow the same token",
 };
 let order = { column: null, down: false }; // none: as the panels stand
 
@@ -25,7 +40,11 @@ export function table(run, names) {
   });
   return {
     columns: ["encoding", "head", ...columns],
-    rows: found.map(({ name, head, metrics }) => [name, head, ...[...columns].map((key) => metrics[key]?.[head] ?? null)]),
+    rows: found.map(({ name, head, metrics }) => [
+      name,
+      head,
+      ...[...columns].map((key) => metrics[key]?.[head] ?? null),
+    ]),
   };
 }
 
@@ -51,19 +70,71 @@ export function draw(root, state) {
   const sorted = at < 0 ? rows : [...rows].sort((a, b) => compare(a[at], b[at]) * (order.down ? -1 : 1));
   const best = run.comparison?.reference;
   root.replaceChildren(
-    h("div", { class: "tab-head" },
-      h("p", { class: "lead", textContent: `Means over the rows of each head${best ? `; from jsd on, compared with ${best}` : ""}. Select a heading to sort.` }),
-      h("button", { type: "button", class: "plain", textContent: "CSV", on: { click: () => download("metrics.csv", write([columns, ...rows]), "text/csv") } })),
-    h("div", { class: "scroll tall", tabIndex: 0, role: "region", "aria-label": "Metrics" }, h(
-      "table", { class: "metrics" },
-      h("thead", {}, h("tr", {}, ...columns.map((column, i) => h(
-        "th", { scope: "col", "aria-sort": i === at ? (order.down ? "descending" : "ascending") : "none", title: MEANINGS[column] ?? "" },
-        h("button", { type: "button", textContent: column.replaceAll("_", " "), on: { click: () => { order = { column, down: order.column === column ? !order.down : i > 1 }; draw(root, state); } } }),
-      )))),
-      h("tbody", {}, ...sorted.map((row) => h("tr", { class: row[1] === settings.head ? "current" : "" }, ...row.map((value, i) => (i === 0
-        ? h("th", { scope: "row", textContent: value })
-        : h("td", { textContent: i === 1 ? String(value) : value === null ? "–" : value.toPrecision(3) })))))),
-    )),
+    h(
+      "div",
+      { class: "tab-head" },
+      h("p", {
+        class: "lead",
+        textContent: `Means over the rows of each head${best ? `; from jsd on, compared with ${best}` : ""}. Select a heading to sort.`,
+      }),
+      h("button", {
+        type: "button",
+        class: "plain",
+        textContent: "CSV",
+        on: { click: () => download("metrics.csv", write([columns, ...rows]), "text/csv") },
+      }),
+    ),
+    h(
+      "div",
+      { class: "scroll tall", tabIndex: 0, role: "region", "aria-label": "Metrics" },
+      h(
+        "table",
+        { class: "metrics" },
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            ...columns.map((column, i) =>
+              h(
+                "th",
+                {
+                  scope: "col",
+                  "aria-sort": i === at ? (order.down ? "descending" : "ascending") : "none",
+                  title: MEANINGS[column] ?? "",
+                },
+                h("button", {
+                  type: "button",
+                  textContent: column.replaceAll("_", " "),
+                  on: {
+                    click: () => {
+                      order = { column, down: order.column === column ? !order.down : i > 1 };
+                      draw(root, state);
+                    },
+                  },
+                }),
+              ),
+            ),
+          ),
+        ),
+        h(
+          "tbody",
+          {},
+          ...sorted.map((row) =>
+            h(
+              "tr",
+              { class: row[1] === settings.head ? "current" : "" },
+              ...row.map((value, i) =>
+                i === 0
+                  ? h("th", { scope: "row", textContent: value })
+                  : h("td", { textContent: i === 1 ? String(value) : value === null ? "–" : value.toPrecision(3) }),
+              ),
+            ),
+          ),
+        ),
+      ),
+    ),
   );
 }
 

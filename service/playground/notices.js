@@ -13,7 +13,10 @@ export function notices(store, act) {
   store.on(["notes", "run"], ({ notes, run }) => {
     const all = [...notes];
     for (const one of run?.results ?? []) {
-      if (one.nonfinite_cells) all.push(`${one.name} gave ${one.nonfinite_cells.toLocaleString("en")} numbers that are not finite. They are marked in magenta with a cross; everything else is as computed.`);
+      if (one.nonfinite_cells)
+        all.push(
+          `${one.name} gave ${one.nonfinite_cells.toLocaleString("en")} numbers that are not finite. They are marked in magenta with a cross; everything else is as computed.`,
+        );
     }
     root.replaceChildren(...all.map((text) => h("p", { class: "notice", textContent: text })));
     root.hidden = !all.length;
@@ -33,11 +36,28 @@ function failures(store, act) {
     const command = problem.asked ? curl(HOME, problem.asked.settings, problem.asked.input) : "";
     const wait = h("span", { class: "countdown", role: "timer" });
     root.replaceChildren(
-      h("div", { class: "problem-head" }, h("strong", { textContent: problem.status ? `${problem.status} ${problem.title}` : problem.title }), wait,
-        h("button", { type: "button", class: "plain", textContent: "Try again", on: { click: () => act.run() } })),
+      h(
+        "div",
+        { class: "problem-head" },
+        h("strong", { textContent: problem.status ? `${problem.status} ${problem.title}` : problem.title }),
+        wait,
+        h("button", { type: "button", class: "plain", textContent: "Try again", on: { click: () => act.run() } }),
+      ),
       h("p", { class: "detail", textContent: problem.detail }),
-      h("p", { class: "muted" }, ...[problem.pointer && `at ${problem.pointer}`, problem.requestId && `request ${problem.requestId}`].filter(Boolean).join(" · ")),
-      command && h("details", {}, h("summary", { textContent: "The same request from a command line" }), h("pre", { tabIndex: 0, textContent: command })),
+      h(
+        "p",
+        { class: "muted" },
+        ...[problem.pointer && `at ${problem.pointer}`, problem.requestId && `request ${problem.requestId}`]
+          .filter(Boolean)
+          .join(" · "),
+      ),
+      command &&
+        h(
+          "details",
+          {},
+          h("summary", { textContent: "The same request from a command line" }),
+          h("pre", { tabIndex: 0, textContent: command }),
+        ),
     );
     if (problem.retryAfter) timer = countdown(wait, problem.retryAfter, () => act.run());
   });

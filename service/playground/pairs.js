@@ -19,7 +19,9 @@ export function draw(root, { run, settings, hidden }) {
   const scale = sequential("shared", 0, roundedUp(most), settings.map);
   const cell = (a, b) => {
     const number = value(a, b);
-    const item = h("td", { textContent: Number.isFinite(number) ? (number === 0 ? "0" : number.toPrecision(2)) : "undefined" });
+    const item = h("td", {
+      textContent: Number.isFinite(number) ? (number === 0 ? "0" : number.toPrecision(2)) : "undefined",
+    });
     if (Number.isFinite(number)) {
       const [red, green, blue] = colour(scale, number);
       item.style.backgroundColor = `rgb(${red}, ${green}, ${blue})`;
@@ -28,18 +30,30 @@ export function draw(root, { run, settings, hidden }) {
     return item;
   };
   root.replaceChildren(
-    h("p", { class: "lead", textContent: `How far apart ${headWords(settings.head)} is under each pair of encodings: the Jensen-Shannon divergence of their rows, in bits, averaged over the queries. 0 is the same attention, 1 is attention to different keys.` }),
-    h("div", { class: "scroll", tabIndex: 0, role: "region", "aria-label": "Divergence of each pair" }, h(
-      "table", { class: "pairs" },
-      h("thead", {}, h("tr", {}, h("td", {}), ...names.map((name) => h("th", { scope: "col", textContent: name })))),
-      h("tbody", {}, ...names.map((a) => h("tr", {}, h("th", { scope: "row", textContent: a }), ...names.map((b) => cell(a, b))))),
-    )),
+    h("p", {
+      class: "lead",
+      textContent: `How far apart ${headWords(settings.head)} is under each pair of encodings: the Jensen-Shannon divergence of their rows, in bits, averaged over the queries. 0 is the same attention, 1 is attention to different keys.`,
+    }),
+    h(
+      "div",
+      { class: "scroll", tabIndex: 0, role: "region", "aria-label": "Divergence of each pair" },
+      h(
+        "table",
+        { class: "pairs" },
+        h("thead", {}, h("tr", {}, h("td", {}), ...names.map((name) => h("th", { scope: "col", textContent: name })))),
+        h(
+          "tbody",
+          {},
+          ...names.map((a) => h("tr", {}, h("th", { scope: "row", textContent: a }), ...names.map((b) => cell(a, b)))),
+        ),
+      ),
+    ),
   );
 }
 
 /** Black or white, whichever stands out more. */
-function legible(...colour) {
-  const [red, green, blue] = colour.map((part) => (part <= 10 ? part / 3294.6 : ((part / 255 + 0.055) / 1.055) ** 2.4));
+function legible(...parts) {
+  const [red, green, blue] = parts.map((part) => (part <= 10 ? part / 3294.6 : ((part / 255 + 0.055) / 1.055) ** 2.4));
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 ? "#000" : "#fff";
 }
 

@@ -30,11 +30,33 @@ export class Panel {
     this.axesCanvas = h("canvas", { class: "axes", "aria-hidden": "true" });
     this.cellsCanvas = h("canvas", { class: "cells", "aria-hidden": "true" });
     this.overlay = h("canvas", { class: "overlay", "aria-hidden": "true" });
-    this.map = h("div", { class: "map", tabIndex: 0, role: "application", "aria-roledescription": "attention matrix", "aria-describedby": "map-help" });
+    this.map = h("div", {
+      class: "map",
+      tabIndex: 0,
+      role: "application",
+      "aria-roledescription": "attention matrix",
+      "aria-describedby": "map-help",
+    });
     this.empty = h("p", { class: "empty", hidden: true });
     // Where the axes meet there is room, so that it comes and goes without moving anything.
-    this.unzoom = h("button", { type: "button", class: "unzoom", textContent: "all", title: "Show the whole matrix", hidden: true, on: { click: () => act.zoomTo(null) } });
-    this.figure = h("div", { class: "figure" }, this.axesCanvas, this.cellsCanvas, this.overlay, this.map, this.unzoom, this.empty);
+    this.unzoom = h("button", {
+      type: "button",
+      class: "unzoom",
+      textContent: "all",
+      title: "Show the whole matrix",
+      hidden: true,
+      on: { click: () => act.zoomTo(null) },
+    });
+    this.figure = h(
+      "div",
+      { class: "figure" },
+      this.axesCanvas,
+      this.cellsCanvas,
+      this.overlay,
+      this.map,
+      this.unzoom,
+      this.empty,
+    );
     this.title = h("h3", {});
     this.subtitle = h("p", { class: "subtitle" });
     this.tag = h("span", { class: "tag", hidden: true });
@@ -43,29 +65,50 @@ export class Panel {
     this.measures = h("dl", { class: "measures" });
     this.strip = new Strip(name, act);
     const button = (text, label, click, extra = {}) =>
-      h("button", { type: "button", class: "quiet", textContent: text, title: label, "aria-label": `${label}: ${name}`, on: { click }, ...extra });
+      h("button", {
+        type: "button",
+        class: "quiet",
+        textContent: text,
+        title: label,
+        "aria-label": `${label}: ${name}`,
+        on: { click },
+        ...extra,
+      });
     this.referenceButton = button("compare to", "Make this the reference", () => act.setReference(name));
     this.buttons = h(
-      "div", { class: "panel-buttons" }, this.referenceButton,
+      "div",
+      { class: "panel-buttons" },
+      this.referenceButton,
       button("about", "What it is, and its parameters", () => act.openAbout(name)),
       button("×", "Remove", () => act.removeEncoding(name), { class: "quiet close" }),
     );
     this.element = h(
-      "article", { class: "panel", data: { name }, "aria-label": name },
+      "article",
+      { class: "panel", data: { name }, "aria-label": name },
       h("header", {}, h("div", { class: "heading" }, dashed(name), this.title, this.tag), this.buttons),
       this.subtitle,
       h("div", { class: "panel-body" }, this.figure, this.strip.element),
-      this.measures, this.readout, this.note,
+      this.measures,
+      this.readout,
+      this.note,
     );
   }
 
   /** What the service says of the encoding. */
   describe(card, result) {
     this.title.textContent = this.name;
-    this.subtitle.textContent = card ? card.title.replace(/^[^:]*: /, "").replace(/^./, (letter) => letter.toUpperCase()) : "";
+    this.subtitle.textContent = card
+      ? card.title.replace(/^[^:]*: /, "").replace(/^./, (letter) => letter.toUpperCase())
+      : "";
     this.subtitle.title = card?.summary ?? "";
-    const own = Object.entries(result?.parameters ?? {}).filter(([, value]) => ["number", "string", "boolean"].includes(typeof value));
-    if (result?.label) this.subtitle.textContent = own.slice(0, 3).map(([name, value]) => `${name} ${value}`).join(", ");
+    const own = Object.entries(result?.parameters ?? {}).filter(([, value]) =>
+      ["number", "string", "boolean"].includes(typeof value),
+    );
+    if (result?.label)
+      this.subtitle.textContent = own
+        .slice(0, 3)
+        .map(([name, value]) => `${name} ${value}`)
+        .join(", ");
   }
 
   /** Takes the room that there is, and draws everything. */
@@ -143,8 +186,17 @@ export class Panel {
     }
     const against = run.comparison?.against?.[this.name];
     const jsd = value(against?.jsd);
-    if (jsd !== null) items.push([`jsd to ${run.comparison.reference}`, jsd.toFixed(jsd < 0.01 ? 4 : 3), "Jensen-Shannon divergence in bits: 0 is the same, 1 is disjoint"]);
-    this.measures.replaceChildren(...items.map(([text, number, meaning]) => h("div", { title: meaning }, h("dt", { textContent: text }), h("dd", { textContent: number }))));
+    if (jsd !== null)
+      items.push([
+        `jsd to ${run.comparison.reference}`,
+        jsd.toFixed(jsd < 0.01 ? 4 : 3),
+        "Jensen-Shannon divergence in bits: 0 is the same, 1 is disjoint",
+      ]);
+    this.measures.replaceChildren(
+      ...items.map(([text, number, meaning]) =>
+        h("div", { title: meaning }, h("dt", { textContent: text }), h("dd", { textContent: number })),
+      ),
+    );
   }
 
   /** The crosshair, and what stands in the cell under it. */
@@ -214,8 +266,11 @@ export class Panel {
     if (!run.mask.has(q, k)) return [strong("masked"), ": this query does not see this key"];
     const weight = row[k];
     if (!Number.isFinite(weight)) return [strong("not a number"), ": the model gave none here"];
-    const place = rank(row, k, run.mask, q);
-    return [strong(percent(weight)), ` rank ${place} of ${run.mask.counts[q]}, ${times(timesUniform(weight, run.mask.counts[q]))} uniform`];
+    const standing = rank(row, k, run.mask, q);
+    return [
+      strong(percent(weight)),
+      ` rank ${standing} of ${run.mask.counts[q]}, ${times(timesUniform(weight, run.mask.counts[q]))} uniform`,
+    ];
   }
 
   head() {

@@ -15,12 +15,15 @@ export class Panels {
     this.blank = h("p", { class: "empty blank", textContent: "Asking the service…" });
     this.element.append(this.blank);
     store.on(["problem", "busy"], ({ problem, busy }) => {
-      this.blank.textContent = problem && !busy ? "Nothing to show yet: the message above says why." : "Asking the service…";
+      this.blank.textContent =
+        problem && !busy ? "Nothing to show yet: the message above says why." : "Asking the service…";
     });
     const drawn = ["run", "settings", "sort", "hidden", "flick", "theme", "cards", "size"];
     store.on(drawn, (state, changed) => this.update(state, changed));
     store.on([...drawn, "hover", "locked", "drag", "focus"], (state) => this.crosshair(state));
-    store.on(["busy", "problem"], ({ busy, problem }) => this.element.classList.toggle("outdated", busy || Boolean(problem)));
+    store.on(["busy", "problem"], ({ busy, problem }) =>
+      this.element.classList.toggle("outdated", busy || Boolean(problem)),
+    );
     let width = 0;
     new ResizeObserver(([{ contentRect }]) => {
       if (contentRect.width !== width) store.set({ size: (width = contentRect.width) });
@@ -30,8 +33,17 @@ export class Panels {
   update(state, changed) {
     const { run, settings, cards } = state;
     if (!run) return;
-    if (!changed.has("run") && !changed.has("hidden") && !changed.has("flick") && !changed.has("theme") && !changed.has("cards")
-      && !changed.has("size") && !changed.has("sort") && same(this.drawn, settings)) return;
+    if (
+      !changed.has("run") &&
+      !changed.has("hidden") &&
+      !changed.has("flick") &&
+      !changed.has("theme") &&
+      !changed.has("cards") &&
+      !changed.has("size") &&
+      !changed.has("sort") &&
+      same(this.drawn, settings)
+    )
+      return;
     this.arrange(state);
     this.picture = pictureOf(run, settings);
     const order = ordered(run, settings, state.sort);
@@ -46,8 +58,13 @@ export class Panels {
       panel.strip.mark(settings.head);
     }
     const scaled = ["run", "reference", "view", "scale", "map", "vmax"];
-    const restrip = changed.has("run") || changed.has("sort") || !this.drawn || scaled.some((name) => this.drawn[name] !== settings[name])
-      || (["logits"].includes(settings.scale) || settings.view === "diff") && this.drawn.head !== settings.head || changed.has("hidden");
+    const restrip =
+      changed.has("run") ||
+      changed.has("sort") ||
+      !this.drawn ||
+      scaled.some((name) => this.drawn[name] !== settings[name]) ||
+      ((["logits"].includes(settings.scale) || settings.view === "diff") && this.drawn.head !== settings.head) ||
+      changed.has("hidden");
     if (restrip) for (const panel of this.shown) panel.strip.draw(run, settings);
     this.drawn = settings;
     performance.mark("painted"); // for whoever measures
@@ -62,21 +79,29 @@ export class Panels {
       panel.element.remove();
       this.panels.delete(name);
     }
-    this.shown = wanted.filter((name) => !hidden.has(name)).map((name) => {
-      if (!this.panels.has(name)) {
-        const panel = new Panel(name, { act: this.act });
-        listen(panel, this.store, this.act);
-        panel.map.addEventListener("focus", () => this.store.set({ focus: name }));
-        panel.map.addEventListener("blur", () => this.store.set({ focus: null }));
-        this.panels.set(name, panel);
-      }
-      return this.panels.get(name);
-    });
+    this.shown = wanted
+      .filter((name) => !hidden.has(name))
+      .map((name) => {
+        if (!this.panels.has(name)) {
+          const panel = new Panel(name, { act: this.act });
+          listen(panel, this.store, this.act);
+          panel.map.addEventListener("focus", () => this.store.set({ focus: name }));
+          panel.map.addEventListener("blur", () => this.store.set({ focus: null }));
+          this.panels.set(name, panel);
+        }
+        return this.panels.get(name);
+      });
     const elements = this.shown.map((panel) => panel.element);
     for (const element of [...this.element.children]) if (!elements.includes(element)) element.remove();
     // What stands in its place stays there: taken out and put back, it would lose the focus.
-    elements.forEach((element, i) => this.element.children[i] !== element && this.element.insertBefore(element, this.element.children[i] ?? null));
-    if (!elements.length) this.element.append(h("p", { class: "empty blank", textContent: "Every encoding is hidden: press its number again, or run anew." }));
+    elements.forEach(
+      (element, i) =>
+        this.element.children[i] !== element && this.element.insertBefore(element, this.element.children[i] ?? null),
+    );
+    if (!elements.length)
+      this.element.append(
+        h("p", { class: "empty blank", textContent: "Every encoding is hidden: press its number again, or run anew." }),
+      );
   }
 
   crosshair(state) {

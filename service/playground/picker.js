@@ -16,10 +16,26 @@ export function picker(store, act) {
   });
   store.on(["settings", "catalogue", "hidden"], (state) => {
     const { encodings } = state.settings;
-    chips.replaceChildren(...encodings.map((name) => h(
-      "li", { class: state.hidden.has(name) ? "chip off" : "chip" }, dashed(name), h("span", { textContent: name }),
-      encodings.length > 1 ? h("button", { type: "button", class: "quiet", textContent: "×", "aria-label": `Remove ${name}`, title: `Remove ${name}`, on: { click: () => act.removeEncoding(name) } }) : null,
-    )));
+    chips.replaceChildren(
+      ...encodings.map((name) =>
+        h(
+          "li",
+          { class: state.hidden.has(name) ? "chip off" : "chip" },
+          dashed(name),
+          h("span", { textContent: name }),
+          encodings.length > 1
+            ? h("button", {
+                type: "button",
+                class: "quiet",
+                textContent: "×",
+                "aria-label": `Remove ${name}`,
+                title: `Remove ${name}`,
+                on: { click: () => act.removeEncoding(name) },
+              })
+            : null,
+        ),
+      ),
+    );
     find("add").disabled = encodings.length >= MOST_ENCODINGS;
     show(state);
   });
@@ -27,13 +43,33 @@ export function picker(store, act) {
   function show({ settings, catalogue }) {
     const wanted = filter.value.trim().toLowerCase();
     const served = catalogue.filter(({ models }) => models.includes(settings.model));
-    const found = served.filter(({ id, title, summary, aliases }) => `${id} ${title} ${summary} ${aliases.join(" ")}`.toLowerCase().includes(wanted));
-    list.replaceChildren(...found.map(({ id, title, summary, causal }) => h(
-      "li", {}, h(
-        "label", {},
-        h("input", { type: "checkbox", checked: settings.encodings.includes(id), on: { change: (event) => (event.target.checked ? act.addEncoding(id) : act.removeEncoding(id)) } }),
-        h("span", { class: "choice" }, h("strong", { textContent: id }), ` ${title}${causal === "required" ? " (causal only)" : ""}`, h("span", { class: "muted", textContent: summary })),
+    const found = served.filter(({ id, title, summary, aliases }) =>
+      `${id} ${title} ${summary} ${aliases.join(" ")}`.toLowerCase().includes(wanted),
+    );
+    list.replaceChildren(
+      ...found.map(({ id, title, summary, causal }) =>
+        h(
+          "li",
+          {},
+          h(
+            "label",
+            {},
+            h("input", {
+              type: "checkbox",
+              checked: settings.encodings.includes(id),
+              on: { change: (event) => (event.target.checked ? act.addEncoding(id) : act.removeEncoding(id)) },
+            }),
+            h(
+              "span",
+              { class: "choice" },
+              h("strong", { textContent: id }),
+              ` ${title}${causal === "required" ? " (causal only)" : ""}`,
+              h("span", { class: "muted", textContent: summary }),
+            ),
+          ),
+        ),
       ),
-    )), ...(found.length ? [] : [h("li", { class: "muted", textContent: "None is called that." })]));
+      ...(found.length ? [] : [h("li", { class: "muted", textContent: "None is called that." })]),
+    );
   }
 }

@@ -76,22 +76,53 @@ function plainScale(run, kind, head, map, vmax) {
     case "log":
       return sequential("log", -6, 0, map);
     case "lift": {
-      const limit = vmax ? Math.log2(vmax) : once(run, "lift", () => liftLimit(run));
-      return diverging("lift", Math.max(1, limit), KINDS.lift.unit);
+      const most = vmax ? Math.log2(vmax) : once(run, "lift", () => liftLimit(run));
+      return diverging("lift", Math.max(1, most), KINDS.lift.unit);
     }
     case "logits":
-      return diverging("logits", vmax ?? once(run, `logits ${head}`, () => limit(run, run.results.map((one) => shown(run, one, head, kind)))), KINDS.logits.unit);
+      return diverging(
+        "logits",
+        vmax ??
+          once(run, `logits ${head}`, () =>
+            limit(
+              run,
+              run.results.map((one) => shown(run, one, head, kind)),
+            ),
+          ),
+        KINDS.logits.unit,
+      );
     default:
-      return sequential("shared", 0, vmax ?? Math.min(1, once(run, "shared", () => limit(run, run.results.map((one) => one.weights)))), map);
+      return sequential(
+        "shared",
+        0,
+        vmax ??
+          Math.min(
+            1,
+            once(run, "shared", () =>
+              limit(
+                run,
+                run.results.map((one) => one.weights),
+              ),
+            ),
+          ),
+        map,
+      );
   }
 }
 
 function differenceScale(run, reference, kind, head, vmax) {
   const unit = `${kind === "logits" ? "logit" : "weight"} less ${reference.name}'s`;
-  const found = vmax ?? once(run, `diff ${reference.name} ${kind} ${head}`, () => {
-    const own = shown(run, reference, head, kind);
-    return limit(run, run.results.filter((one) => one !== reference).map((one) => shown(run, one, head, kind).map((value, i) => value - own[i])));
-  });
+  const found =
+    vmax ??
+    once(run, `diff ${reference.name} ${kind} ${head}`, () => {
+      const own = shown(run, reference, head, kind);
+      return limit(
+        run,
+        run.results
+          .filter((one) => one !== reference)
+          .map((one) => shown(run, one, head, kind).map((value, i) => value - own[i])),
+      );
+    });
   return diverging("diff", found, unit);
 }
 
@@ -105,7 +136,8 @@ function liftLimit(run) {
   const lifted = run.results.map((one) => {
     const step = Math.max(1, Math.floor(one.weights.length / 65536)) | 1;
     const found = new Float32Array(Math.ceil(one.weights.length / step));
-    for (let i = 0, at = 0; i < one.weights.length; i += step) found[at++] = one.weights[i] * counts[Math.floor(i / keys) % queries];
+    for (let i = 0, at = 0; i < one.weights.length; i += step)
+      found[at++] = one.weights[i] * counts[Math.floor(i / keys) % queries];
     return found;
   });
   const largest = quantile(lifted, { queries: 1, keys: 1, seen: null }, SHARE);

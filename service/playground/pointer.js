@@ -40,8 +40,12 @@ export function listen(panel, store, act) {
   });
 
   let dragged = false;
-  map.addEventListener("pointerdown", () => { dragged = false; });
-  map.addEventListener("pointermove", () => { dragged ||= Boolean(store.state.drag); });
+  map.addEventListener("pointerdown", () => {
+    dragged = false;
+  });
+  map.addEventListener("pointermove", () => {
+    dragged ||= Boolean(store.state.drag);
+  });
   map.addEventListener("click", (event) => {
     if (!dragged && panel.window && event.detail <= 1) act.lock(panel.cellAt(event.clientX, event.clientY));
   });
@@ -54,11 +58,17 @@ export function listen(panel, store, act) {
 
   map.addEventListener("dblclick", () => act.zoomTo(null));
 
-  map.addEventListener("wheel", (event) => {
-    if (!(event.ctrlKey || event.metaKey) || !panel.window) return; // the page must scroll
-    event.preventDefault();
-    act.zoomTo(scaled(panel.window, panel.cellAt(event.clientX, event.clientY), event.deltaY > 0 ? 1.25 : 0.8, panel.run));
-  }, { passive: false });
+  map.addEventListener(
+    "wheel",
+    (event) => {
+      if (!(event.ctrlKey || event.metaKey) || !panel.window) return; // the page must scroll
+      event.preventDefault();
+      act.zoomTo(
+        scaled(panel.window, panel.cellAt(event.clientX, event.clientY), event.deltaY > 0 ? 1.25 : 0.8, panel.run),
+      );
+    },
+    { passive: false },
+  );
 }
 
 /** The window between two cells, both included. */

@@ -17,19 +17,28 @@ export async function draw(root, { run, settings, hidden }) {
   const head = settings.head === "mean" ? 0 : settings.head;
   const names = settings.encodings.filter((name) => run.result(name) && !hidden.has(name));
   if (!root.firstChild) root.replaceChildren(h("p", { class: "muted", textContent: "Asking…" }));
-  const curves = await Promise.all(names.map((name) => curve(name, run, head).catch((error) => ({ error: error.message }))));
+  const curves = await Promise.all(
+    names.map((name) => curve(name, run, head).catch((error) => ({ error: error.message }))),
+  );
   if (mine !== turn) return;
   const drawn = names.filter((_, i) => !curves[i].error);
   const failed = names.map((name, i) => curves[i].error && `${name}: ${curves[i].error}`).filter(Boolean);
   const plot = h("div", { class: "plot" });
   root.replaceChildren(
-    h("p", { class: "lead", textContent: `Give every position the same vector, all ones: content no longer matters, and what is left of ${headWords(head)}'s scores is position's own doing. The curves show the score at each distance less that at distance 0, for the query at position ${LENGTH - 1}.` }),
-    legendOf(drawn), plot, ...failed.map((text) => h("p", { class: "muted", textContent: text })),
+    h("p", {
+      class: "lead",
+      textContent: `Give every position the same vector, all ones: content no longer matters, and what is left of ${headWords(head)}'s scores is position's own doing. The curves show the score at each distance less that at distance 0, for the query at position ${LENGTH - 1}.`,
+    }),
+    legendOf(drawn),
+    plot,
+    ...failed.map((text) => h("p", { class: "muted", textContent: text })),
   );
   if (drawn.length) {
     chart(plot, {
       series: drawn.map((name) => ({ name, ...curves[names.indexOf(name)] })),
-      xTitle: "distance from the query back to the key", yTitle: "score less that at distance 0", label: `Position-only curves of ${drawn.join(", ")}`,
+      xTitle: "distance from the query back to the key",
+      yTitle: "score less that at distance 0",
+      label: `Position-only curves of ${drawn.join(", ")}`,
     });
   }
 }
@@ -47,7 +56,9 @@ async function curve(name, run, head) {
     const { buffer } = await ask(path, { accept: SAFETENSORS });
     const { shape, data } = read(buffer).arrays.get("similarity");
     // The last row of each head is all that is drawn.
-    const rows = Array.from({ length: shape[0] }, (_, i) => data.slice((i + 1) * shape[1] * shape[2] - shape[2], (i + 1) * shape[1] * shape[2]));
+    const rows = Array.from({ length: shape[0] }, (_, i) =>
+      data.slice((i + 1) * shape[1] * shape[2] - shape[2], (i + 1) * shape[1] * shape[2]),
+    );
     if (known.size > 64) known.clear();
     known.set(path, rows);
   }

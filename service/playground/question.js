@@ -23,7 +23,9 @@ export function query(settings, { returns, metrics, rows, head, dtype }) {
   if (rows !== undefined) given.push(["rows", rows]);
   if (head !== undefined) given.push(["head", head]);
   if (dtype === "float16") given.push(["dtype", dtype]);
-  return given.map(([name, value]) => `${name}=${encodeURIComponent(value).replaceAll("%2C", ",").replaceAll("%40", "@")}`).join("&");
+  return given
+    .map(([name, value]) => `${name}=${encodeURIComponent(value).replaceAll("%2C", ",").replaceAll("%40", "@")}`)
+    .join("&");
 }
 
 /** The encodings, the reference first. */
@@ -50,13 +52,20 @@ export function presetPath({ preset, n, d, seed }) {
 const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 
 /** The request as a command line. Own data is not in it: it reads the file that the page offers for download. */
-export function curl(home, settings, input, accept = "application/json", returns = ["weights", "summary", "comparison"]) {
+export function curl(
+  home,
+  settings,
+  input,
+  accept = "application/json",
+  returns = ["weights", "summary", "comparison"],
+) {
   const target = `${home}/attention?${query(settings, { returns: single(settings, returns) })}`;
   const kind = accept === "application/json" ? "" : ` -H ${quoted(`Accept: ${accept}`)} -o answer.npz`;
   if (input?.text !== undefined) {
     return `curl -s ${quoted(target)} -H 'Content-Type: application/json'${kind} \\\n     -d ${quoted(JSON.stringify({ text: input.text }))}`;
   }
-  if (input && input.own) return `curl -s ${quoted(target)} -H 'Content-Type: ${SAFETENSORS}'${kind} \\\n     --data-binary @input.safetensors`;
+  if (input && input.own)
+    return `curl -s ${quoted(target)} -H 'Content-Type: ${SAFETENSORS}'${kind} \\\n     --data-binary @input.safetensors`;
   return `curl -s ${quoted(`${home}/${presetPath(settings)}`)} |\ncurl -s ${quoted(target)} -H 'Content-Type: application/json'${kind} -d @-`;
 }
 
@@ -72,9 +81,14 @@ export function python(home, settings, input) {
   if (input?.text !== undefined) {
     lines.push(`body, kind = json.dumps({"text": ${JSON.stringify(input.text)}}).encode(), "application/json"`);
   } else if (input && input.own) {
-    lines.push('body, kind = open("input.safetensors", "rb").read(), "application/vnd.safetensors"  # the page\'s Export has it');
+    lines.push(
+      'body, kind = open("input.safetensors", "rb").read(), "application/vnd.safetensors"  # the page\'s Export has it',
+    );
   } else {
-    lines.push(`body = urllib.request.urlopen(${JSON.stringify(`${home}/${presetPath(settings)}`)}).read()`, 'kind = "application/json"');
+    lines.push(
+      `body = urllib.request.urlopen(${JSON.stringify(`${home}/${presetPath(settings)}`)}).read()`,
+      'kind = "application/json"',
+    );
   }
   lines.push(
     "request = urllib.request.Request(",

@@ -32,8 +32,11 @@ export class Run {
     this.comparison = about.comparison ?? null;
     this.timings = about.timings;
     this.results = about.results.map((one) => ({
-      ...one, weights: arrays.get(`${one.name}/weights`).data, scores: arrays.get(`${one.name}/scores`)?.data ?? null,
-      profile: profileOf(one.name, arrays), means: {},
+      ...one,
+      weights: arrays.get(`${one.name}/weights`).data,
+      scores: arrays.get(`${one.name}/scores`)?.data ?? null,
+      profile: profileOf(one.name, arrays),
+      means: {},
     }));
   }
 
@@ -87,7 +90,8 @@ export class Runner {
       store.set({ run, busy: false, problem: null, ...fitting(store.state, run) });
     } catch (error) {
       if (this.controller !== controller || error.name === "AbortError") return;
-      const problem = error instanceof Problem ? error : new Problem({ title: "The page failed", detail: error.message });
+      const problem =
+        error instanceof Problem ? error : new Problem({ title: "The page failed", detail: error.message });
       problem.asked = this.asked;
       store.set({ busy: false, problem });
     }
@@ -135,7 +139,10 @@ function profileOf(name, arrays) {
   const part = (of) => arrays.get(`${name}/summary/distance_profile/${of}`);
   if (!part("distances")?.data.length) return null;
   const distances = Array.from(part("distances").data, Number);
-  const rows = ({ data }) => Array.from({ length: data.length / distances.length }, (_, i) => data.subarray(i * distances.length, (i + 1) * distances.length));
+  const rows = ({ data }) =>
+    Array.from({ length: data.length / distances.length }, (_, i) =>
+      data.subarray(i * distances.length, (i + 1) * distances.length),
+    );
   return { distances, weights: rows(part("weights")), uniform: rows(part("uniform")) };
 }
 
@@ -145,7 +152,8 @@ export function headsFor({ settings, models }, input) {
   if (model?.heads) return model.heads;
   const width = input.queries?.shape[1] ?? 64;
   const wanted = settings.heads ?? input.heads ?? 8;
-  for (let heads = Math.min(wanted, width); heads > 1; heads--) if (width % heads === 0 && (width / heads) % 2 === 0) return heads;
+  for (let heads = Math.min(wanted, width); heads > 1; heads--)
+    if (width % heads === 0 && (width / heads) % 2 === 0) return heads;
   return 1;
 }
 
@@ -161,7 +169,8 @@ function fitting({ settings, locked }, run) {
   const patch = {};
   if (head !== "mean" && head >= run.heads) patch.head = 0;
   if (zoom && (zoom.q1 > run.queries || zoom.k1 > run.keys)) patch.zoom = null;
-  if (!cell || cell.q >= run.queries || cell.k >= run.keys || !locked) patch.cell = telling(run, cell, patch.head ?? head);
+  if (!cell || cell.q >= run.queries || cell.k >= run.keys || !locked)
+    patch.cell = telling(run, cell, patch.head ?? head);
   return { settings: { ...settings, ...patch } };
 }
 

@@ -2,9 +2,20 @@
 import { fromHalf } from "./half.js";
 
 const KINDS = {
-  F64: Float64Array, F32: Float32Array, F16: Uint16Array, I64: BigInt64Array, I32: Int32Array, U8: Uint8Array, BOOL: Uint8Array,
+  F64: Float64Array,
+  F32: Float32Array,
+  F16: Uint16Array,
+  I64: BigInt64Array,
+  I32: Int32Array,
+  U8: Uint8Array,
+  BOOL: Uint8Array,
 };
-const NAMES = new Map([[Float64Array, "F64"], [Float32Array, "F32"], [Int32Array, "I32"], [Uint8Array, "BOOL"]]);
+const NAMES = new Map([
+  [Float64Array, "F64"],
+  [Float32Array, "F32"],
+  [Int32Array, "I32"],
+  [Uint8Array, "BOOL"],
+]);
 
 /**
  * The header and the arrays of a file. float16 becomes float32; everything else is a view of `buffer`, without a copy.
@@ -25,9 +36,10 @@ export function read(buffer) {
     const start = 8 + length + begin;
     const count = (end - begin) / Kind.BYTES_PER_ELEMENT;
     if (8 + length + end > buffer.byteLength) throw new Error("the answer was cut short");
-    const data = start % Kind.BYTES_PER_ELEMENT
-      ? new Kind(buffer.slice(start, start + end - begin)) // a view must be aligned
-      : new Kind(buffer, start, count);
+    const data =
+      start % Kind.BYTES_PER_ELEMENT
+        ? new Kind(buffer.slice(start, start + end - begin)) // a view must be aligned
+        : new Kind(buffer, start, count);
     arrays.set(name, { shape: entry.shape, data: entry.dtype === "F16" ? fromHalf(data) : data });
   }
   return { about: JSON.parse(header.__metadata__?.metadata ?? "{}"), arrays };

@@ -6,11 +6,31 @@ const COLOURS = Object.fromEntries(Object.entries(TABLES).map(([name, text]) => 
 export const MAPS = ["viridis", "cividis", "grey"];
 
 export const KINDS = {
-  shared: { title: "Shared", unit: "attention weight", about: "one scale for every panel: the same weight has the same colour everywhere" },
-  row: { title: "Per row", unit: "weight / largest weight of its row", about: "each row's largest weight is 1: who comes first, whatever the share" },
-  log: { title: "Logarithmic", unit: "attention weight, logarithmic", about: "every factor of ten is as wide as the next: small weights come out" },
-  lift: { title: "Times uniform", unit: "weight / uniform weight", about: "against a row that gives each key it sees the same: fair where a mask makes late rows thin" },
-  logits: { title: "Logits", unit: "score less its row's mean", about: "before the softmax, which ignores what a whole row shares" },
+  shared: {
+    title: "Shared",
+    unit: "attention weight",
+    about: "one scale for every panel: the same weight has the same colour everywhere",
+  },
+  row: {
+    title: "Per row",
+    unit: "weight / largest weight of its row",
+    about: "each row's largest weight is 1: who comes first, whatever the share",
+  },
+  log: {
+    title: "Logarithmic",
+    unit: "attention weight, logarithmic",
+    about: "every factor of ten is as wide as the next: small weights come out",
+  },
+  lift: {
+    title: "Times uniform",
+    unit: "weight / uniform weight",
+    about: "against a row that gives each key it sees the same: fair where a mask makes late rows thin",
+  },
+  logits: {
+    title: "Logits",
+    unit: "score less its row's mean",
+    about: "before the softmax, which ignores what a whole row shares",
+  },
 };
 
 /** @typedef {{kind: string, table: Uint8Array, signed: boolean, low: number, high: number, unit: string}} Scale */
@@ -67,7 +87,8 @@ export function clipped(scale, numbers) {
   let count = 0;
   const high = scale.high * (1 + 1e-6);
   const low = scale.signed ? -high : -Infinity;
-  for (let i = 0; i < numbers.length; i++) if (numbers[i] < Infinity && (numbers[i] > high || (numbers[i] < low && numbers[i] > -Infinity))) count++;
+  for (let i = 0; i < numbers.length; i++)
+    if (numbers[i] < Infinity && (numbers[i] > high || (numbers[i] < low && numbers[i] > -Infinity))) count++;
   return count;
 }
 
@@ -75,7 +96,8 @@ export function clipped(scale, numbers) {
 export function ticks(scale) {
   if (scale.kind === "log") {
     const steps = [];
-    for (let power = scale.low; power <= scale.high + 1e-9; power++) steps.push([power, power >= -2 ? String(10 ** power) : `1e${power}`]);
+    for (let power = scale.low; power <= scale.high + 1e-9; power++)
+      steps.push([power, power >= -2 ? String(10 ** power) : `1e${power}`]);
     return steps;
   }
   if (scale.kind === "lift") {

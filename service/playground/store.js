@@ -33,6 +33,7 @@ export class Store {
     const changed = this.changed;
     this.changed = new Set();
     this.scheduled = false;
-    for (const [names, listener] of this.listeners) if (names.some((name) => changed.has(name))) listener(this.state, changed);
+    for (const [names, listener] of this.listeners)
+      if (names.some((name) => changed.has(name))) listener(this.state, changed);
   }
 }

@@ -20,14 +20,23 @@ export class Strip {
   build(run, order) {
     const heads = run.heads > 1 ? [...order, "mean"] : order;
     if (heads.join() === [...this.buttons.keys()].join()) return;
-    this.buttons = new Map(heads.map((head) => {
-      const canvas = h("canvas", { "aria-hidden": "true" });
-      const button = h(
-        "button", { type: "button", class: "thumb", "aria-label": head === "mean" ? "Mean of all heads" : `Head ${head}`, on: { click: () => this.act.setHead(head) } },
-        canvas, h("span", { "aria-hidden": "true", textContent: head === "mean" ? "mean" : String(head) }),
-      );
-      return [head, { button, canvas }];
-    }));
+    this.buttons = new Map(
+      heads.map((head) => {
+        const canvas = h("canvas", { "aria-hidden": "true" });
+        const button = h(
+          "button",
+          {
+            type: "button",
+            class: "thumb",
+            "aria-label": head === "mean" ? "Mean of all heads" : `Head ${head}`,
+            on: { click: () => this.act.setHead(head) },
+          },
+          canvas,
+          h("span", { "aria-hidden": "true", textContent: head === "mean" ? "mean" : String(head) }),
+        );
+        return [head, { button, canvas }];
+      }),
+    );
     this.element.replaceChildren(...[...this.buttons.values()].map(({ button }) => button));
   }
 

@@ -11,7 +11,11 @@ export function read(header) {
 }
 
 export function milliseconds(value) {
-  return value >= 1000 ? `${(value / 1000).toFixed(1)} s` : value >= 10 ? `${Math.round(value)} ms` : `${value.toFixed(1)} ms`;
+  return value >= 1000
+    ? `${(value / 1000).toFixed(1)} s`
+    : value >= 10
+      ? `${Math.round(value)} ms`
+      : `${value.toFixed(1)} ms`;
 }
 
 export function size(bytes) {

@@ -4,8 +4,23 @@ import { KINDS, MAPS } from "./scale.js";
 /** @typedef {{name: string, encoding: string, label: string|null, parameters: Record<string, string>}} Variant */
 
 export const DEFAULTS = Object.freeze({
-  model: "identity", preset: "sentence", n: null, d: null, seed: null, heads: null, encodings: ["none", "rope", "alibi", "sinusoidal"],
-  reference: null, head: 0, causal: false, view: "weights", scale: "shared", map: "viridis", vmax: null, cell: null, zoom: null, tab: "distance",
+  model: "identity",
+  preset: "sentence",
+  n: null,
+  d: null,
+  seed: null,
+  heads: null,
+  encodings: ["none", "rope", "alibi", "sinusoidal"],
+  reference: null,
+  head: 0,
+  causal: false,
+  view: "weights",
+  scale: "shared",
+  map: "viridis",
+  vmax: null,
+  cell: null,
+  zoom: null,
+  tab: "distance",
 });
 export const TABS = ["distance", "positions", "pairs", "metrics", "table", "about"];
 export const MOST_ENCODINGS = 12;
@@ -13,7 +28,7 @@ export const MOST_ENCODINGS = 12;
 const NAME = /^[a-z][a-z0-9-]*(@[A-Za-z0-9_-]{1,32})?$/;
 const whole = (text, least = 0) => (/^\d{1,9}$/.test(text) && Number(text) >= least ? Number(text) : undefined);
 const positive = (text) => (Number(text) > 0 && Number.isFinite(Number(text)) ? Number(text) : undefined);
-const among = (names) => (text) => (names.includes(text) ? text : undefined);
+const among = (allowed) => (text) => (allowed.includes(text) ? text : undefined);
 
 /** For each key: the setting, how it is read (undefined where it is not valid) and how it is written. */
 const KEYS = {
