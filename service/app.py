@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -23,16 +23,18 @@ from service.admission import Limits as RequestLimits
 from service.analysis.analyst import Analyst, analysis_folder
 from service.board import Board
 from service.catalogue import Catalogue
+from service.encoding import Encoding
 from service.engine.batches import Limits as QueueLimits
 from service.engine.engine import Engine
 from service.engine.gpu_policy import GpuPolicy
 from service.engine.policy import policy_for
 from service.engine.session import Sessions
-from service.errors import NotReady
+from service.errors import NotReady, ServiceError
 from service.express.express import Express
 from service.large import Bounds
 from service.lifecycle import Lifecycle
 from service.middleware import Observed
+from service.reloading import Reloading
 from service.rope_resolver import RopeResolver
 from service.routes import (
     encodings,
@@ -51,12 +53,15 @@ from service.routes.attention import PATH, Attention
 from service.routes.open_inference_statistics import Counted, Observers, Statistics
 from service.scoring import Scoring
 from service.settings import Settings
+from service.shelf import SharedShelf
 from service.tables import TableCache
 from service.telemetry import OTHER, SessionLabels, Telemetry
 from service.views.positions import Views
 
 logger = logging.getLogger(__name__)
 
+SPARE = 64
+"""Encodings that may be added while the service runs and still have statistics of their own."""
 BEAT = 1.0
 """Seconds between two looks of a process at itself."""
 
@@ -73,6 +78,7 @@ class Service:
     lifecycle: Lifecycle
     telemetry: Telemetry
     statistics: Statistics
+    reloading: Reloading
 
     def enter(self, process: int) -> None:
         """This is now one of several processes that were forked, the one of that number."""
@@ -120,6 +126,7 @@ def create_app(
         settings,
         service.statistics,
         lambda: service.engine.alive,
+        service.reloading,
     )
     app.router.routes.append(Route(PATH, attention, methods=["POST"]))  # for the 405; the middleware calls it directly
     for router in routers:
@@ -145,6 +152,7 @@ def create_app(
         service.statistics,
         settings,
     )
+    service.reloading.taken += [service.scoring.forget, attention.forget, app.state.express.forget]
     app.shortcut = observed(app.router, direct={("POST", PATH): attention}, doors={v2.PREFIX: open_inference})
     return app
 
@@ -160,7 +168,9 @@ def _assemble(settings: Settings, sessions: Sessions, registry: CollectorRegistr
     telemetry = Telemetry(registry, board)
     statistics = Statistics(board=board)
     analyst = Analyst(analysis_folder(settings.models))
-    statistics.expect([*(encoding.name for encoding in catalogue.encodings), analyst.rows.name, analyst.pairs.name])
+    statistics.expect(
+        [*(encoding.name for encoding in catalogue.encodings), analyst.rows.name, analyst.pairs.name], SPARE
+    )
     policy = policy_for(sessions.provider)
     engine = Engine(
         sessions,
@@ -191,7 +201,39 @@ def _assemble(settings: Settings, sessions: Sessions, registry: CollectorRegistr
 
     telemetry.watch(queues=queues, ready=lambda: lifecycle.ready)
     telemetry.loaded(time.perf_counter() - began)
-    return Service(settings, catalogue, sessions, engine, scoring, lifecycle, telemetry, statistics)
+    shelf = SharedShelf()
+    reloading = Reloading(
+        settings.models,
+        catalogue,
+        shelf,
+        board,
+        partial(_attempt, scoring, engine),
+        lambda name, digest: sessions.drop(name, keep_digest=digest),
+        settings.watch_seconds,
+    )
+    service = Service(settings, catalogue, sessions, engine, scoring, lifecycle, telemetry, statistics, reloading)
+    reloading.taken.append(partial(_taken, service))
+    return service
+
+
+async def _attempt(
+    scoring: Scoring, engine: Engine, catalogue: Catalogue, encodings: Sequence[Encoding]
+) -> dict[str, str]:
+    """Why those of these fail that do."""
+    candidate, reasons = scoring.of(catalogue), {}
+    for one in encodings:
+        try:
+            await engine.attempt(await candidate.sample(catalogue.models[one.model], one))
+        except ServiceError as error:
+            reasons[one.name] = f"its warm-up failed: {error.detail}"
+    return reasons
+
+
+def _taken(service: Service) -> None:
+    """The catalogue has changed."""
+    service.telemetry.know({one.graph.name: one.id for one in service.catalogue.encodings})
+    service.telemetry.serve(_sessions(service))
+    service.statistics.more(service.reloading.names)
 
 
 @asynccontextmanager
@@ -201,14 +243,16 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     began = time.perf_counter()
     try:
         await service.engine.warm_up(await service.scoring.samples())
+        await service.reloading.start()
         await service.engine.calibrate(await service.scoring.sizes())
         service.statistics.clear()
         service.telemetry.serve(_sessions(service))
         service.telemetry.loaded(time.perf_counter() - began)
         service.lifecycle.warm = True
-        beat = asyncio.create_task(_beat(service))
+        tasks = [asyncio.create_task(_beat(service)), asyncio.create_task(service.reloading.follow())]
         yield
-        beat.cancel()
+        for task in tasks:
+            task.cancel()
     except NotReady as error:
         logger.critical("the start was given up: %s", error.detail)
         raise

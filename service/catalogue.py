@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from pydantic import TypeAdapter, ValidationError
 
 from service.encoding import FORMAT, Encoding, PositionsGraph
-from service.engine.job import Graph
+from service.engine.job import Graph, digest
 from service.errors import InvalidInput, NotReady, UnknownName
 from service.masks import Window
 from service.text import FOLDER, Text, TextError
@@ -39,6 +38,11 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}"
+
+    @property
+    def served_as(self) -> str:
+        """What it would be called if it were served, `identity.rope`."""
+        return f"{self.path.parent.name}.{self.path.name.removesuffix('.onnx').removesuffix('.positions')}"
 
 
 class FileError(Exception):
@@ -120,12 +124,17 @@ class Model:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Catalogue:
-    """Every model that can be served, and the files that cannot."""
+    """Every model that can be served, and the files that cannot. It may be replaced while the service runs, which
+    `version` counts: ask it each time.
+    """
 
     models: Mapping[str, Model]
     problems: tuple[Problem, ...] = ()
+    unloaded: tuple[str, ...] = ()
+    """The names, `identity.rope`, of what could be served and is not, for somebody wanted that."""
+    version: int = 0
 
     @classmethod
     def read(cls, folders: Iterable[Path]) -> Catalogue:
@@ -147,6 +156,20 @@ class Catalogue:
                 if model is not None:
                     models[model.name] = model
         return cls(models, tuple(problems))
+
+    def without(self, names: Collection[str]) -> Catalogue:
+        """The same, but for these."""
+        return Catalogue(_left(self.models, names), self.problems, tuple(sorted(names)))
+
+    def failing(self, reasons: Mapping[str, str]) -> Catalogue:
+        """The same, but for the encodings of these names, which cannot be served, and why."""
+        found = [Problem(one.graph.path, reasons[one.name]) for one in self.encodings if one.name in reasons]
+        return Catalogue(_left(self.models, reasons), (*self.problems, *found), self.unloaded)
+
+    def take(self, other: Catalogue) -> None:
+        """Becomes what the other is."""
+        self.models, self.problems, self.unloaded = other.models, other.problems, other.unloaded
+        self.version += 1
 
     @property
     def encodings(self) -> list[Encoding]:
@@ -218,6 +241,15 @@ class Catalogue:
     def describe_models(self) -> list[dict[str, Any]]:
         """`GET /models`."""
         return [model.description() for model in self.models.values()]
+
+
+def _left(models: Mapping[str, Model], gone: Collection[str]) -> dict[str, Model]:
+    left: dict[str, Model] = {}
+    for model in models.values():
+        encodings = {id: encoding for id, encoding in model.encodings.items() if encoding.name not in gone}
+        if encodings:
+            left[model.name] = replace(model, encodings=encodings, default=_default(encodings))
+    return left
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +334,7 @@ def _read_file(path: Path, model: str, encoding: str, graph: str) -> _File:
     inputs = tuple(value.name for value in proto.graph.input)
     return _File(
         path,
-        hashlib.sha256(content).hexdigest()[:16],
+        digest(content),
         document,
         inputs,
         frozenset(inputs).intersection(name for node in proto.graph.node for name in node.input),

@@ -232,13 +232,25 @@ class Scoring:
             layout.heads, layout.head_dim, plan.causal, parameters.report, parameters.pointers, arrays
         )
 
+    def of(self, catalogue: Catalogue) -> Scoring:
+        """The same under another catalogue."""
+        return Scoring(catalogue, self.engine, self.tables, self.limits)
+
+    def forget(self) -> None:
+        """What was worked out for requests: the catalogue has changed."""
+        self._plans.clear()
+
     async def samples(self) -> list[Job]:
         """A small job for every encoding of every model, as a warm-up: what is ready has answered once."""
         return [
-            await self._sample(model, encoding, 8, 2, 8)
+            await self.sample(model, encoding)
             for model in self.catalogue.models.values()
             for encoding in model.encodings.values()
         ]
+
+    async def sample(self, model: Model, encoding: Encoding) -> Job:
+        """A small job. Raises ServiceError."""
+        return await self._sample(model, encoding, 8, 2, 8)
 
     async def sizes(self) -> list[Job]:
         """Jobs of one encoding and of many sizes, to see what runs cost here. None where there are no models."""

@@ -48,7 +48,11 @@ def run(settings: Settings, console: Console) -> int:
         service.enter(process)
         return _serve(app, join(bound), console, ties.ready, ties.lifeline)
 
-    return Supervisor(processes, work, up=announce, died=service.telemetry.forget).run()
+    def died(process: int) -> None:
+        service.telemetry.forget(process)
+        service.reloading.forget(process)
+
+    return Supervisor(processes, work, up=announce, died=died).run()
 
 
 def _processes(settings: Settings, provider: str) -> int:

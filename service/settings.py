@@ -71,6 +71,12 @@ class Settings(BaseSettings):
         description="most jobs (one encoding of one request) that may wait to be computed in one process; above it 429",
     )
     deadline_seconds: Seconds = Field(30.0, description="longest time from a request's arrival to its answer, else 504")
+    watch_seconds: float = Field(
+        2.0,
+        ge=0,
+        le=3600,
+        description="how often the folders are looked at for new and changed models; 0: never",
+    )
     drain_seconds: Seconds = Field(30.0, description="longest wait at SIGTERM for requests under way")
     keep_alive_seconds: int = Field(75, ge=1, le=3600, description="an idle connection is closed after this long")
     table_cache_bytes: Size = Field(

@@ -264,6 +264,10 @@ class Telemetry:
             for encoding in known:
                 self._request(endpoint, encoding, media.FORMATS.values())
 
+    def know(self, graphs: Mapping[str, str]) -> None:
+        """Graphs that are served now, and their encodings. Those that nobody expected count as unknown."""
+        self._graphs.update({graph: one if one in self._computed else UNKNOWN for graph, one in graphs.items()})
+
     def _request(self, endpoint: str, encoding: str, formats: Iterable[str]) -> None:
         if (endpoint, encoding) in self._requested:
             return
@@ -361,7 +365,11 @@ class Telemetry:
         """One request that had begun is over."""
         # Written out: `Histogram.observe` for each of these would take twice as long, and this is every request's.
         row, tokens, endpoint = self.board.row, exchange.tokens, exchange.endpoint
-        columns = self._requested.get((endpoint, exchange.encoding)) or self._requested[OTHER, ""]
+        columns = (
+            self._requested.get((endpoint, exchange.encoding))
+            or self._requested.get((endpoint, UNKNOWN if exchange.encoding else ""))
+            or self._requested[OTHER, ""]
+        )
         row[self._inflight_at.get(endpoint, self._inflight_at[OTHER])] -= 1
         row[columns.requests + self._statuses.get(exchange.status, self._statuses[500])] += 1
         first = columns.durations[(tokens > 0) + (tokens > 128) + (tokens > 512)]
@@ -379,14 +387,14 @@ class Telemetry:
             row[sent + bisect_left(BYTES, exchange.sent)] += 1
             row[sent + _BYTES_SUM] += exchange.sent
         for encoding in exchange.encodings:
-            answered, sequences = self._answered[encoding], exchange.sequences
+            answered, sequences = self._answered.get(encoding, self._answered[UNKNOWN]), exchange.sequences
             row[answered.sequences] += sequences
             row[answered.lengths + bisect_left(TOKENS, tokens)] += sequences
             row[answered.lengths + _TOKENS_SUM] += sequences * tokens
         if exchange.reason is not None:
             row[self._rejected.columns[exchange.reason,]] += 1
         for encoding in exchange.nonfinite:
-            row[self._answered[encoding].nonfinite] += 1
+            row[self._answered.get(encoding, self._answered[UNKNOWN]).nonfinite] += 1
 
     def answered(
         self,
@@ -403,7 +411,7 @@ class Telemetry:
         That they had begun was not told.
         """
         row, count, tokens = self.board.row, len(seconds), like.tokens
-        columns = self._requested[like.endpoint, like.encoding]
+        columns = self._requested.get((like.endpoint, like.encoding)) or self._requested[like.endpoint, UNKNOWN]
         row[columns.requests + self._statuses[200]] += count
         first = columns.durations[(tokens > 0) + (tokens > 128) + (tokens > 512)]
         _observe(row, first, SECONDS, seconds)
@@ -418,7 +426,7 @@ class Telemetry:
         row[received + _BYTES_SUM] += count * like.received
         _observe(row, columns.sent[like.sent_as], BYTES, sent)
         for encoding in like.encodings:
-            answered, sequences = self._answered[encoding], count * like.sequences
+            answered, sequences = self._answered.get(encoding, self._answered[UNKNOWN]), count * like.sequences
             row[answered.sequences] += sequences
             row[answered.lengths + bisect_left(TOKENS, tokens)] += sequences
             row[answered.lengths + _TOKENS_SUM] += sequences * tokens

@@ -201,6 +201,11 @@ class Engine:
                 await self._warm(job)
             self._known_good = self._known_good or job
 
+    async def attempt(self, job: Job) -> JobResult:
+        """The result of a job that is to show whether its graph works, whatever else is queued. Raises ModelFailed."""
+        (result,) = await self._submit([job], self._workers, bounded=False)
+        return result
+
     async def calibrate(self, jobs: Sequence[Job], repetitions: int = 4) -> None:
         """Measures what runs cost here by running these alone, of one graph and of many sizes. Raises NotReady as
         above.

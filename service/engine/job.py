@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,11 @@ class Tables:
 
     key: str
     arrays: Mapping[str, np.ndarray]
+
+
+def digest(content: bytes) -> str:
+    """Tells versions of a file apart."""
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 class BatchKey(NamedTuple):

@@ -23,7 +23,7 @@ from service.engine.assembly import Empty
 from service.engine.binding import Binding
 from service.engine.cuda_memory import CudaError, CudaMemory
 from service.engine.device import CPU, CUDA, NO_GRAPH, Device, Provider, choose, graph_options, quiet_options, smallest
-from service.engine.job import Graph, Job
+from service.engine.job import Graph, Job, digest
 from service.engine.memory import Memory
 from service.engine.permuting import WIDEST, permute
 from service.engine.pruning import prune
@@ -205,7 +205,11 @@ class Sessions:
                 raise ValueError(f"nothing is behind {graph.name}, which has no {', '.join(behind)}")
             analysis = prune(onnx.load(graph.behind), behind, masked, (*switches, EXACT))
             reads = {value.name for value in analysis.graph.input} & {"weights", "scores"}
-        pruned = prune(onnx.load(graph.path), (*wanted, *sorted(reads - {*wanted})), masked, switches)
+        content = graph.path.read_bytes()
+        if digest(content) != graph.digest:
+            raise RuntimeError(f"{graph.path} has been replaced since it was read")
+        scores = onnx.load_model_from_string(content)
+        pruned = prune(scores, (*wanted, *sorted(reads - {*wanted})), masked, switches)
         if narrow and self._provider.name == CPU:
             permuted = permute(pruned)
             if permuted is None:

@@ -66,6 +66,10 @@ class Express:
         self._waiting = 0
         self._scheduled = False
 
+    def forget(self) -> None:
+        """What was learnt: the catalogue has changed. Those that wait are run as they are."""
+        self.heads.forget()
+
     def learn(self, head: bytes, scope: Mapping[str, Any]) -> None:
         """Remembers the head of a request, as the server has read it."""
         self.heads.learn(head, scope)

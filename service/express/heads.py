@@ -61,7 +61,7 @@ class Heads:
         if headers.get(b"connection", b"keep-alive").lower() != b"keep-alive" or head in self._heads:
             return
         if len(self._heads) >= REMEMBERED:
-            self._forget()
+            self.forget()
         accept, kind = headers.get(b"accept"), headers.get(b"content-type")
         said = scope["query_string"], accept and accept.decode("latin-1"), kind and kind.decode("latin-1")
         self._heads[head] = Head(said, int(length))
@@ -69,10 +69,11 @@ class Heads:
     def put(self, head: Head, key: Hashable, routine: Routine) -> None:
         """Remembers one of a head's routines."""
         if self.routines >= ROUTINES:
-            self._forget()
+            self.forget()
         self.routines += 1
         head.routines[key] = routine
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """All of them."""
         self._heads.clear()
         self.routines = 0

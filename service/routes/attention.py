@@ -140,6 +140,10 @@ class Attention:
             return error
         return UnknownName(query.KIND, error.name, error.allowed, pointer=error.pointer, nearest=dotted)
 
+    def forget(self) -> None:
+        """What requests were found to say: the catalogue has changed."""
+        self._asked.clear()
+
     def known(self, said: tuple[bytes, str | None, str | None]) -> Asked | None:
         """What these, a query string, an `Accept` and a `Content-Type`, were found to say before."""
         return self._asked.get(said)

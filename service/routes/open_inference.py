@@ -22,6 +22,7 @@ from service.errors import (
 )
 from service.exchange import Exchange
 from service.lifecycle import Lifecycle
+from service.reloading import Reloading
 from service.routes import upload
 from service.routes.open_inference_infer import Infer
 from service.routes.open_inference_models import VERSION, ServedModel, ServedModels, server
@@ -92,7 +93,9 @@ class OpenInference:
         settings: Settings,
         statistics: Statistics,
         alive: Callable[[], bool],
+        reloading: Reloading,
     ) -> None:
+        self.reloading = reloading
         self.models = ServedModels(catalogue)
         self.lifecycle = lifecycle
         self.settings = settings
@@ -164,12 +167,12 @@ class OpenInference:
         return {"model_stats": [self.statistics.report(one.name, VERSION) for one in models]}
 
     async def _repository(self, scope: Scope, receive: Receive, target: Target) -> Any:
-        if target.template in (LOAD, UNLOAD):
-            raise Unsupported(
-                "models are neither loaded nor unloaded while the service runs (the extension model_repository is not "
-                "offered): it reads the folders of ATTENTION_MODELS when it starts, so change them and restart it"
-            )
         body = await upload.read(scope, receive, self.settings.max_body_bytes, self.settings.body_seconds)
+        if target.template in (LOAD, UNLOAD):
+            _check_parameters(body, unloading=target.template == UNLOAD)
+            change = self.reloading.load if target.template == LOAD else self.reloading.unload
+            await change(target.model)
+            return {}
         return self.models.index(self.lifecycle.refusal(), ready=_ready_only(body))
 
 
@@ -187,6 +190,26 @@ def _ready_only(body: bytes | bytearray) -> bool:
     if not isinstance(ready, bool):
         raise InvalidInput("ready must be true or false", pointer="/ready")
     return ready
+
+
+def _check_parameters(body: bytes | bytearray, *, unloading: bool) -> None:
+    """`{"parameters": {...}}`, or nothing. Files are what is in the folders, so none are taken from a request."""
+    if not body:
+        return
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise MalformedBody(f"the body is not JSON{media.not_json(body, error)}") from None
+    parameters = document.get("parameters", {}) if isinstance(document, dict) else None
+    if not isinstance(parameters, dict) or set(document) - {"parameters"}:
+        raise InvalidInput('the body must be empty or {"parameters": {...}}')
+    allowed = {"unload_dependents"} if unloading else set()
+    if unknown := sorted(set(parameters) - allowed):
+        raise InvalidInput(
+            f"the parameter {unknown[0]!r} is not taken: models are the files in the folders of ATTENTION_MODELS, "
+            "as they are there",
+            pointer=f"/parameters/{unknown[0]}",
+        )
 
 
 def _nothing(path: str) -> ServiceError:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from service import __version__
-from service.catalogue import POSITIONS_SUFFIX, Catalogue, Model
+from service.catalogue import Catalogue, Model
 from service.encoding import Axis, Encoding
 from service.errors import NotFound, ServiceError, UnknownName
 from service.wire.members import EMBEDDINGS, POSITIONS
@@ -16,7 +16,7 @@ from service.wire.open_inference import MATRICES, PARAMETER
 VERSION = "1"
 PLATFORM = "onnxruntime_onnx"
 NAME = "attention-scoring-service"
-EXTENSIONS = ("binary_tensor_data", "model_configuration", "statistics", "parameters")
+EXTENSIONS = ("binary_tensor_data", "model_configuration", "model_repository", "statistics", "parameters")
 DYNAMIC = -1
 READY, UNAVAILABLE = "READY", "UNAVAILABLE"
 
@@ -100,22 +100,36 @@ class ServedModels:
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
-        self.all = [
+        self._read()
+
+    def _read(self) -> None:
+        self._version = self._catalogue.version
+        self._all = [
             ServedModel.of(model, encoding)
-            for model in catalogue.models.values()
+            for model in self._catalogue.models.values()
             for encoding in model.encodings.values()
         ]
         self._by_name = {
             f"{one.model.name}.{name}".lower(): one
-            for one in self.all
+            for one in self._all
             for name in (one.encoding.id, *one.encoding.aliases)
         }
 
+    @property
+    def all(self) -> list[ServedModel]:
+        """As the catalogue is now."""
+        if self._version != self._catalogue.version:
+            self._read()
+        return self._all
+
     def find(self, name: str, version: str | None = None) -> ServedModel:
         """Raises NotFound with the nearest names."""
-        found = self._by_name.get(name.strip().lower())
+        by_name = self._by_name if self.all else {}
+        found = by_name.get(name.strip().lower())
         if found is None:
-            raise NotFound(UnknownName("model", name, self._by_name).detail)
+            if name.strip() in self._catalogue.unloaded:
+                raise NotFound(f"{name.strip()} has been unloaded; POST /v2/repository/models/{name.strip()}/load")
+            raise NotFound(UnknownName("model", name, by_name).detail)
         if version not in (None, VERSION):
             raise NotFound(f"{found.name} has the version {VERSION} only, not {version:.20}")
         return found
@@ -133,8 +147,9 @@ class ServedModels:
     def _broken(self) -> Iterator[tuple[str, str, str]]:
         for problem in self._catalogue.problems:
             if problem.path.suffix == ".onnx":
-                encoding = problem.path.name.removesuffix(POSITIONS_SUFFIX).removesuffix(".onnx")
-                yield f"{problem.path.parent.name}.{encoding}", UNAVAILABLE, problem.reason
+                yield problem.served_as, UNAVAILABLE, problem.reason
+        for name in self._catalogue.unloaded:
+            yield name, UNAVAILABLE, "unloaded"
 
 
 def server() -> dict[str, Any]:

@@ -47,11 +47,22 @@ class Statistics:
         self._lock = threading.Lock()
         self._first: dict[str, int] = {}
         self._before: dict[str, Sequence[float]] = {}
+        self._spare: list[int] = []
+        self._rest: int | None = None
+        """The columns of all names for which none are left. A process that took some would take what others use."""
 
-    def expect(self, names: Iterable[str]) -> None:
-        """Takes the columns of these."""
+    def expect(self, names: Iterable[str], spare: int = 0) -> None:
+        """Takes the columns of these, and of so many whose names are not known yet."""
         for name in names:
             self._of(name)
+        if spare:
+            self._spare = [self._board.take(COLUMNS) for _ in range(spare)]
+            self._rest = self._board.take(COLUMNS)
+
+    def more(self, names: Sequence[str]) -> None:
+        """Names that came later: in every process the same in the same order, some more each time."""
+        for name, first in zip(names, self._spare, strict=False):
+            self._first.setdefault(name, first)
 
     def enter(self) -> None:
         """This process has got its row of the board: what is there already was counted by the one before it."""
@@ -103,14 +114,15 @@ class Statistics:
 
     def report(self, name: str, version: str) -> dict[str, Any]:
         first = self._of(name)
-        numbers = self._board.totals()[first : first + COLUMNS].tolist()
+        known = first != self._rest
+        numbers = self._board.totals()[first : first + COLUMNS].tolist() if known else [0.0] * COLUMNS
         runs = [(i + 1, *numbers[at : at + EACH]) for i, at in enumerate(range(BATCHES, COLUMNS, EACH)) if numbers[at]]
         succeeded = numbers[SUCCEEDED]
         none = _duration(0, 0.0)
         return {
             "name": name,
             "version": version,
-            "last_inference": int(self._board.column(first + LAST).max()),
+            "last_inference": int(self._board.column(first + LAST).max()) if known else 0,
             "inference_count": int(succeeded),
             "execution_count": int(sum(count for _, count, *_ in runs)),
             "inference_stats": {
@@ -135,7 +147,7 @@ class Statistics:
         }
 
     def _of(self, name: str) -> int:
-        first = self._first.get(name)
+        first = self._first.get(name, self._rest)
         if first is None:
             first = self._first[name] = self._board.take(COLUMNS)
         return first

@@ -54,6 +54,7 @@ class Application(FastAPI):
         )
         self._catalogue = catalogue
         self._settings = settings
+        self._described = catalogue.version
         self.shortcut: Observed | None = None
         """Answers what it serves past the framework's own layers, which cost as much as a small request."""
 
@@ -64,7 +65,8 @@ class Application(FastAPI):
             await super().__call__(scope, receive, send)
 
     def openapi(self) -> dict[str, Any]:
-        if self.openapi_schema is None:
+        if self.openapi_schema is None or self._described != self._catalogue.version:
+            self.openapi_schema, self._described = None, self._catalogue.version
             document = super().openapi()
             document["paths"] = {
                 PATH: {"post": operation.attention(self._catalogue, self._settings)},

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from service.engine.job import Graph, Job, Tables
+from service.engine.job import Graph, Job, Tables, digest
 from service.engine.session import Sessions
 
 IDENTITY = Path(__file__).parents[3] / "exported" / "identity"
@@ -53,5 +53,11 @@ def exported_job(sessions: Sessions, encoding: str, outputs: tuple[str, ...], to
     x = np.random.default_rng(seed).standard_normal((1, tokens, 2, 4), dtype=np.float32)
     cells = 2 * tokens * tokens * len(outputs)
     return Job(
-        Graph(f"identity.{encoding}", path, "1"), Tables(f"{encoding}/{tokens}", tables), outputs, x, x, None, cells
+        Graph(f"identity.{encoding}", path, digest(path.read_bytes())),
+        Tables(f"{encoding}/{tokens}", tables),
+        outputs,
+        x,
+        x,
+        None,
+        cells,
     )

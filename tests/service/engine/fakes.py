@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from service.engine.job import Graph, Job, Tables
+from service.engine.job import Graph, Job, Tables, digest
 
 NOWHERE = Graph("identity.none", Path("nowhere.onnx"), "0")
 NO_TABLES = Tables("none", {})
@@ -159,10 +159,11 @@ def scores_model() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
 
 
-def write_scores_graph(folder: Path, name: str = "identity.bias", digest: str = "1") -> Graph:
-    path = folder / f"{name}.{digest}.onnx"
-    onnx.save(scores_model(), path)
-    return Graph(name, path, digest)
+def write_scores_graph(folder: Path, name: str = "identity.bias", version: str = "1") -> Graph:
+    path, model = folder / f"{name}.{version}.onnx", scores_model()
+    model.doc_string = version
+    onnx.save(model, path)
+    return Graph(name, path, digest(path.read_bytes()))
 
 
 def bias_tables(heads: int, queries: int, keys: int, seed: int = 0) -> Tables:

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 from service.engine.assembly import assemble
 from service.engine.binding import Binding
 from service.engine.device import CPU, NO_GRAPH, Provider
-from service.engine.job import Graph, Job
+from service.engine.job import Graph, Job, digest
 from service.engine.memory import ALIGNMENT, HostMemory, Memory, Pool, Resident, Slab
 from service.engine.session import Session, Sessions
 from tests.service.engine.exports import exported, exported_job
@@ -141,7 +141,10 @@ def test_a_graph_whose_answers_have_sizes_of_their_own_runs_unbound(memory: Coun
     )
     onnx.save(model, tmp_path / "g.onnx")
     found = Sessions("cpu", memory=memory).run(
-        Graph("g", tmp_path / "g.onnx", "1"), ("found",), True, {"queries": np.array([0, 1, 2], np.float32)}
+        Graph("g", tmp_path / "g.onnx", digest(model.SerializeToString())),
+        ("found",),
+        True,
+        {"queries": np.array([0, 1, 2], np.float32)},
     )
     np.testing.assert_array_equal(found["found"], [[1, 2]])
     assert not memory.downloads

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from service.engine.assembly import assemble
-from service.engine.job import Graph, Job, Tables
+from service.engine.job import Graph, Job, Tables, digest
 from service.engine.session import Session, Sessions
 from tests.service.engine.exports import IDENTITY, exported, exported_job
 from tests.service.engine.fakes import OUTPUTS, assert_expected, bias_tables, expected, scores_model, write_scores_graph
@@ -77,7 +77,10 @@ def test_threads_that_ask_for_the_same_session_get_the_same_one(graph: Graph) ->
 
 
 def test_a_build_that_failed_is_tried_again(tmp_path: Path) -> None:
-    sessions, graph = Sessions("cpu"), Graph("identity.late", tmp_path / "late.onnx", "1")
+    sessions, graph = (
+        Sessions("cpu"),
+        Graph("identity.late", tmp_path / "late.onnx", digest(scores_model().SerializeToString())),
+    )
     for _ in range(2):
         with pytest.raises(FileNotFoundError):
             sessions.session(graph, ("scores",), False)
@@ -87,17 +90,17 @@ def test_a_build_that_failed_is_tried_again(tmp_path: Path) -> None:
 
 
 def test_another_digest_is_another_graph(sessions: Sessions, tmp_path: Path) -> None:
-    first, second = write_scores_graph(tmp_path, digest="1"), write_scores_graph(tmp_path, digest="2")
+    first, second = write_scores_graph(tmp_path, version="1"), write_scores_graph(tmp_path, version="2")
     assert sessions.session(first, ("scores",), False) is not sessions.session(second, ("scores",), False)
 
 
 def test_dropped_sessions_are_built_anew_and_others_stay(tmp_path: Path) -> None:
     sessions = Sessions("cpu")
-    old, new = write_scores_graph(tmp_path, digest="1"), write_scores_graph(tmp_path, digest="2")
+    old, new = write_scores_graph(tmp_path, version="1"), write_scores_graph(tmp_path, version="2")
     other = write_scores_graph(tmp_path, "identity.other")
     kept = [sessions.session(one, ("scores",), False) for one in (new, other)]
     before = sessions.session(old, ("scores",), False)
-    assert sessions.drop("identity.bias", keep_digest="2") == 1
+    assert sessions.drop("identity.bias", keep_digest=new.digest) == 1
     assert [sessions.session(one, ("scores",), False) for one in (new, other)] == kept
     assert sessions.session(old, ("scores",), False) is not before
     assert sessions.drop("identity.bias") == 2
@@ -185,3 +188,10 @@ def test_an_exported_encoding_gives_the_same_with_all_visible_as_without_a_mask(
 def test_nothing_is_printed_where_there_is_no_gpu(graph: Graph, capfd: pytest.CaptureFixture[str]) -> None:
     run(Sessions("auto"), random_job(graph, ("scores",), masked=False))
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_graph_that_was_replaced_since_it_was_read_is_not_taken_for_it(tmp_path: Path) -> None:
+    graph = write_scores_graph(tmp_path)
+    write_scores_graph(tmp_path, version="2").path.replace(graph.path)
+    with pytest.raises(RuntimeError, match="replaced"):
+        Sessions("cpu").session(graph, ("scores",), False)

@@ -50,8 +50,10 @@ def test_every_question_about_the_server_and_its_models_is_answered(address: str
         names = [one["name"] for one in await client.get_model_repository_index()]
         assert "identity.rope" in names
         assert [one["name"] for one in (await client.get_inference_statistics())["model_stats"]] == names
-        await refused("501", client.load_model("identity.rope"))
-        await refused("501", client.unload_model("identity.rope"))
+        await client.unload_model("identity.rope")
+        assert not await client.is_model_ready("identity.rope")
+        await client.load_model("identity.rope")
+        assert await client.is_model_ready("identity.rope")
         await refused("501", client.get_log_settings())
         await refused("404", client.get_model_metadata("identity.ropes"))
         await refused("404", client.infer("identity.ropes", embeddings()))

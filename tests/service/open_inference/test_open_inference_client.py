@@ -72,7 +72,8 @@ def test_server_metadata_names_only_the_extensions_there_are(client: Any) -> Non
     metadata = client.get_server_metadata()
     assert metadata["name"]
     assert metadata["version"]
-    assert sorted(metadata["extensions"]) == ["binary_tensor_data", "model_configuration", "parameters", "statistics"]
+    offered = ["binary_tensor_data", "model_configuration", "model_repository", "parameters", "statistics"]
+    assert sorted(metadata["extensions"]) == offered
 
 
 def test_model_metadata_describes_every_tensor_that_infer_then_takes_and_gives(client: Any) -> None:
@@ -298,10 +299,12 @@ def test_statistics_of_all_models_are_one_list(client: Any) -> None:
     assert client.get_inference_statistics("identity.rope", "1")["model_stats"][0]["version"] == "1"
 
 
-def test_loading_is_honestly_not_offered(client: Any) -> None:
-    assert "restart" in refused("501", client.load_model, "identity.rope")
-    assert "restart" in refused("501", client.unload_model, "identity.rope")
+def test_models_are_unloaded_and_loaded(client: Any) -> None:
+    client.unload_model("identity.rope")
+    assert not client.is_model_ready("identity.rope")
+    client.load_model("identity.rope")
     assert client.is_model_ready("identity.rope")
+    assert "files" in refused("400", client.load_model, "identity.rope", files={"file:1/model.onnx": b"x"}, config="{}")
 
 
 def test_other_extensions_are_honestly_not_offered(client: Any) -> None:
