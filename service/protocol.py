@@ -156,7 +156,7 @@ class Protocol(HttpToolsProtocol):
     def timeout_keep_alive_handler(self) -> None:
         """A connection that `express` serves has one timer, which looks again where it fires too early."""
         left = self._active + self.timeout_keep_alive - self.loop.time()
-        if self._held is not None or left > 0:
+        if self._held is not None or self._partial is not None or left > 0:
             self._keep_alive(max(left, 0.01))
         else:
             super().timeout_keep_alive_handler()
