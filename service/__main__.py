@@ -8,9 +8,9 @@ from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from service import __version__
+from service.commands import encodings, score
 from service.settings import Settings, SettingsError, variables
 
 EXAMPLES = """
@@ -19,6 +19,7 @@ ATTENTION_PORT=9000 python -m service                   on another port
 ATTENTION_HOST=0.0.0.0 ATTENTION_DEVICE=cuda python -m service
 ATTENTION_MODELS=exported:/srv/models python -m service  with more models
 python -m service encodings                             what would be served
+python -m service score --preset sentence -e rope -c alibi   in the terminal, without a server
 curl -s 127.0.0.1:8000/attention -H 'Content-Type: application/json' \\
      -d '{"embeddings": [[0.9, 0.1], [0.2, 0.8]]}'       who attends to whom
 """
@@ -76,25 +77,8 @@ def serve() -> None:
     raise typer.Exit(run(settings, Console(stderr=True)))
 
 
-@cli.command()
-def encodings() -> None:
-    """List the models and encodings that would be served, and what is wrong with those that would not."""
-    settings = _settings()
-    from service.catalogue import Catalogue
-
-    catalogue = Catalogue.read(settings.models)
-    for model in catalogue.models.values():
-        table = Table("encoding", "title", "parameters", title=f"model {model.name}", title_justify="left")
-        for encoding in model.encodings.values():
-            mark = " (default)" if encoding.id == model.default else ""
-            table.add_row(
-                encoding.id + mark, encoding.title, ", ".join(parameter.name for parameter in encoding.parameters)
-            )
-        Console().print(table)
-    for problem in catalogue.problems:
-        print(f"not served: {problem}", file=sys.stderr)
-    if not catalogue.models:
-        _fail(f"no exported models in {', '.join(map(str, settings.models))} (ATTENTION_MODELS)", FAILED)
+cli.command(epilog=encodings.EPILOG)(encodings.encodings)
+cli.command(epilog=score.EPILOG)(score.score)
 
 
 def _settings() -> Settings:

@@ -142,7 +142,8 @@ class Result:
     - `weights` (the softmax), `scores` (before mask and softmax), each of `terms` (which sum to the scores):
       [*batch, heads, queries, keys]
     - `output` [*batch, queries, heads, head_dim]
-    - `summary`: metrics, each with its `mean` [batch][heads], as the service gives them
+    - `summary`: metrics by name as the service gives them, each with its `mean` [*batch, heads] as a list; arrays in
+      `distance_profile`
     """
 
     name: str
@@ -386,9 +387,13 @@ RECORD = (
 def _result(one: Mapping[str, Any], document: Mapping[str, Any], arrays: Mapping[str, Array]) -> Result:
     name = one["name"]
     own = {key.removeprefix(f"{name}/"): array for key, array in arrays.items() if key.startswith(f"{name}/")}
+    summary = one.get("summary")
+    profile = _below(own, "summary/distance_profile/")
+    if summary is not None and profile:
+        summary = {**summary, "distance_profile": profile}
     top_k = None
     if "top_k/indices" in own:
-        top_k = TopK(own["top_k/indices"], own["top_k/weights"], own.get("top_k/scores"), _terms(own, "top_k/terms/"))
+        top_k = TopK(own["top_k/indices"], own["top_k/weights"], own.get("top_k/scores"), _below(own, "top_k/terms/"))
     return Result(
         name=name,
         encoding=one["encoding"],
@@ -399,14 +404,14 @@ def _result(one: Mapping[str, Any], document: Mapping[str, Any], arrays: Mapping
         axes=(*(("batch",) if "batch" in document["shape"] else ()), "head", "query", "key"),
         weights=own.get("weights"),
         scores=own.get("scores"),
-        terms=_terms(own, "terms/"),
+        terms=_below(own, "terms/"),
         output=own.get("output"),
         top_k=top_k,
-        summary=one.get("summary"),
+        summary=summary,
     )
 
 
-def _terms(arrays: Mapping[str, Array], prefix: str) -> Mapping[str, Array]:
+def _below(arrays: Mapping[str, Array], prefix: str) -> Mapping[str, Array]:
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
@@ -526,7 +531,8 @@ def _attributes(answer: Attention) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------------------- pictures
 
 SIDE = 256
-"""Pixels at most along a map's side."""
+SIDES = (SIDE, 192, 128, 96)
+"""Pixels at most along a map's side, where there is room for so many."""
 PICTURE_BYTES = 135_000
 """Of all maps together before compression and base64, which makes 4 of 3: what keeps a page under 300 KB."""
 MOST_MAPS = 48
@@ -536,7 +542,8 @@ VIRIDIS = bytes.fromhex(
 )
 """The map of van der Walt and Smith (CC0) at even distances."""
 SHADES = 254
-"""Entries of a map's palette that are colours; the next one is for what is no number."""
+NAN_COLOUR = (230, 0, 230)
+"""What is no number has the entry after the shades."""
 
 
 def pool(matrix: Array, rows: int, columns: int) -> Array:
@@ -577,9 +584,10 @@ def limits(shown: Iterable[Array]) -> tuple[float, float, float]:
     return low, high if high > low else largest, largest
 
 
-def _png(pixels: Array, colours: Array) -> str:
-    """A PNG of entries [height, width] of a palette, as a data URI."""
+def _png(pixels: Array) -> str:
+    """A PNG of shades [height, width], as a data URI."""
     height, width = pixels.shape
+    colours = np.concatenate([palette(), [NAN_COLOUR]])
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -609,42 +617,62 @@ def _about(answer: Attention) -> str:
 
 def _maps(answer: Attention) -> Iterator[str]:
     """A map for each encoding and head of the first of the batch, all on one scale."""
-    matrices = {name: result.matrices for name, result in answer.items()}
-    drawn = {name: array.reshape(-1, *array.shape[-3:])[0] for name, array in matrices.items() if array is not None}
-    if not drawn:
+    matrices = {name: one.matrices for name, one in answer.items() if one.matrices is not None}
+    if not matrices:
         return
-    heads = max(1, MOST_MAPS // len(drawn))
-    drawn = dict(list(drawn.items())[:MOST_MAPS])
-    count = sum(min(len(array), heads) for array in drawn.values())
-    side = min(SIDE, math.isqrt(PICTURE_BYTES // count) - 1)
-    pooled = {name: pool(array[:heads], side, side) for name, array in drawn.items()}
-    low, high, largest = limits(pooled.values())
-    colours = np.concatenate([palette(), [[230, 0, 230]]])
+    heads = max(1, MOST_MAPS // len(matrices))
+    shown = dict(list(matrices.items())[:MOST_MAPS])
+    drawing = _Drawing.of({name: array.reshape(-1, *array.shape[-3:])[0, :heads] for name, array in shown.items()})
     numbers = answer.shape.get("head") or range(answer.shape["heads"])
-    width = min(SIDE, max(96, 1000 // max(map(len, pooled.values()))))
-    for name, maps in pooled.items():
+    for name, maps in drawing.maps.items():
+        width = min(SIDE, max(96, 1000 // len(maps)))
         figures = "".join(
             f'<figure style="margin:4px 8px 4px 0;display:inline-block"><img width="{width}" height="{width}" '
-            f'alt="{html.escape(name)}, head {number}" style="image-rendering:pixelated" '
-            f'src="{_png(shade(one, low, high), colours)}"><figcaption>head {number}</figcaption></figure>'
+            f'alt="{html.escape(name)}, head {number}" style="image-rendering:pixelated" src="{one}">'
+            f"<figcaption>head {number}</figcaption></figure>"
             for number, one in zip(numbers, maps, strict=False)
         )
         yield f"<div><b>{html.escape(name)}</b></div><div>{figures}</div>"
-    yield _legend(answer, low, high, largest, colours)
+    yield _legend(answer, drawing)
     left_out = []
-    if next(iter(matrices.values())) is not None and "batch" in answer.shape:
+    if "batch" in answer.shape:
         left_out.append(f"the first of a batch of {answer.shape['batch']}")
-    if heads < answer.shape["heads"] or len(drawn) < len(matrices):
-        left_out.append(f"{count} of {len(matrices) * answer.shape['heads']} maps")
-    if max(answer.shape["queries"], answer.shape["keys"]) > side:
-        left_out.append(f"each pixel is the largest of several cells ({side} pixels a side)")
+    if heads < answer.shape["heads"] or len(shown) < len(matrices):
+        left_out.append(f"{sum(map(len, drawing.maps.values()))} of {len(matrices) * answer.shape['heads']} maps")
+    if max(answer.shape["queries"], answer.shape["keys"]) > drawing.side:
+        left_out.append(f"each pixel is the largest of several cells ({drawing.side} pixels a side)")
     if left_out:
         yield f"<div><i>Shown: {'; '.join(left_out)}.</i></div>"
 
 
-def _legend(answer: Attention, low: float, high: float, largest: float, colours: Array) -> str:
+@dataclass(frozen=True, slots=True)
+class _Drawing:
+    """Maps as data URIs, at most `side` pixels a side, on a scale from `low` to `high`; the `largest` may be beyond."""
+
+    maps: Mapping[str, Sequence[str]]
+    side: int
+    low: float
+    high: float
+    largest: float
+
+    @classmethod
+    def of(cls, matrices: Mapping[str, Array]) -> _Drawing:
+        """As large as there is room for; what does not compress is small enough at the last size all the same."""
+        count = sum(map(len, matrices.values()))
+        surely = min(SIDE, math.isqrt(PICTURE_BYTES // count) - 1)
+        for side in (*(side for side in SIDES if side > surely), surely):
+            pooled = {name: pool(array, side, side) for name, array in matrices.items()}
+            scale = limits(pooled.values())
+            maps = {name: [_png(shade(one, *scale[:2])) for one in array] for name, array in pooled.items()}
+            if sum(len(one) for each in maps.values() for one in each) <= 4 / 3 * PICTURE_BYTES:
+                break
+        return cls(maps, side, *scale)
+
+
+def _legend(answer: Attention, drawing: _Drawing) -> str:
+    low, high, largest = drawing.low, drawing.high, drawing.largest
     what = "weight" if next(iter(answer.values())).weights is not None else "score"
-    bar = _png(np.arange(SHADES, dtype=np.uint8)[None], colours)
+    bar = _png(np.arange(SHADES, dtype=np.uint8)[None])
     beyond = f" (the largest is {largest:.4g})" if largest > high else ""
     return (
         f'<div>{what} {low:.4g} <img width="160" height="10" alt="from dark blue through green to yellow" src="{bar}">'
@@ -732,9 +760,6 @@ DTYPES = {
     "BOOL": "|b1",
 }
 """Of safetensors, as NumPy calls them."""
-
-
-EMBEDDINGS = ("embeddings", "queries", "keys")
 
 
 def read_safetensors(content: bytes) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -879,6 +904,30 @@ class Call(Generic[T]):
         )
 
 
+def _members(
+    x: Any,
+    queries: Any,
+    keys: Any,
+    positions: Any,
+    query_positions: Any,
+    key_positions: Any,
+    mask: Any,
+    tokens: Iterable[str] | None,
+    text: str | None,
+) -> dict[str, Any]:
+    """What of these was given, by the names of a body's members; arrays as such."""
+    if isinstance(x, Preset):
+        x, tokens = x.embeddings, x.tokens if tokens is None else tokens
+    elif isinstance(x, str):
+        x, text = None, x
+    embeddings = {"embeddings": x, "queries": queries, "keys": keys}
+    places = {"positions": positions, "query_positions": query_positions, "key_positions": key_positions, "mask": mask}
+    members: dict[str, Any] = {name: _single(array(value)) for name, value in embeddings.items() if value is not None}
+    members |= {name: array(value) for name, value in places.items() if value is not None}
+    members |= {} if text is None else {"text": text}
+    return members | ({} if tokens is None else {"tokens": list(tokens)})
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Preset:
     """An input by name, which `attention` takes as it is."""
@@ -911,6 +960,7 @@ class Calls:
         causal: bool | None = None,
         parameters: Mapping[str, Any] | None = None,
         returns: str | Iterable[str] | None = None,
+        metrics: str | Iterable[str] | None = None,
         rows: int | slice | str | Iterable[int] | None = None,
         head: int | slice | str | Iterable[int] | None = None,
         top_k: int | None = None,
@@ -935,6 +985,7 @@ class Calls:
         causal: hide later keys; by default the encoding's own.
         parameters: by dotted names, {"rope.theta": 5e5, "t5.bias": array [rows, heads]}.
         returns: of weights, scores, terms, output, summary, comparison.
+        metrics: of the last two; names, "default" or "all".
         rows, head: what to return of the queries and heads: an index, several, a slice. Other rows are not computed.
         top_k: only so many keys of each row, those that weigh most.
         dtype: float16 halves what is sent back.
@@ -944,25 +995,10 @@ class Calls:
         tokens: a name for each key.
         text: in place of embeddings, for models with a tokenizer.
 
+
         Raises Refused, Busy, Failed, Unreachable.
         """
-        if isinstance(x, Preset):
-            x, tokens = x.embeddings, x.tokens if tokens is None else tokens
-        elif isinstance(x, str):
-            x, text = None, x
-        numbers = {
-            "embeddings": x,
-            "queries": queries,
-            "keys": keys,
-            "positions": positions,
-            "query_positions": query_positions,
-            "key_positions": key_positions,
-            "mask": mask,
-        }
-        members: dict[str, Any] = {name: array(value) for name, value in numbers.items() if value is not None}
-        members |= {name: _single(members[name]) for name in EMBEDDINGS if name in members}
-        members |= {} if text is None else {"text": text}
-        members |= {} if tokens is None else {"tokens": list(tokens)}
+        members = _members(x, queries, keys, positions, query_positions, key_positions, mask, tokens, text)
         scalars, arrays = _sorted_out(parameters)
         kind, content = _body(members, arrays)
         query = _query(
@@ -973,6 +1009,7 @@ class Calls:
             key_heads=key_heads,
             causal=causal,
             return_=returns,
+            metrics=metrics,
             rows=rows,
             head=head,
             top_k=top_k,

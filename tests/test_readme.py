@@ -1,6 +1,7 @@
 """The README's tables name what the code has, no more and no less."""
 
 import re
+import shlex
 from pathlib import Path
 
 import orjson
@@ -9,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from starlette.testclient import TestClient
 
 from service.admission import Limits
+from service.client import Calls
 from service.errors import failures
 from service.presets import sentence
 from service.presets.listing import PRESETS
@@ -18,6 +20,7 @@ from service.routes import query
 from service.settings import variables
 from service.telemetry import Telemetry
 from service.wire import json, members, npz
+from tests.service.process import command, serving
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 
@@ -109,3 +112,39 @@ def test_the_resolved_configuration_in_the_readme_is_the_answer(client: TestClie
         assert query.startswith("encoding=rope-dynamic&rope-dynamic.factor=4&rope-dynamic.original_length=512&")
         assert result.pop("curl").startswith("curl -s ")
     assert answer == expected
+
+
+NUMBER = re.compile(r"-?\d+\.\d+(?:e-?\d+)?")
+
+
+def alike(found: str, shown: str) -> bool:
+    """The same words and layout; numbers but for rounding."""
+
+    def lines(text: str) -> list[str]:
+        return [line.rstrip() for line in NUMBER.sub("#", text).splitlines() if line.strip()]
+
+    numbers = [[float(number) for number in NUMBER.findall(text)] for text in (found, shown)]
+    return lines(found) == lines(shown) and numbers[0] == pytest.approx(numbers[1], rel=0.01, abs=0.0015)
+
+
+def test_the_python_in_the_readme_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    _, _, after = README.partition("## From Python")
+    code, shown = re.findall(r"```(?:python)?\n(.*?)```", after, re.DOTALL)[:2]
+    with serving() as process:
+        exec(code.replace("Client()", f'Client("http://127.0.0.1:{process.port}")'), {})
+    assert alike(capsys.readouterr().out, shown)
+
+
+def test_the_command_in_the_readme_prints_what_it_says() -> None:
+    _, _, after = README.partition("## From the terminal")
+    line, shown = re.findall(r"```\n(.*?)```", after, re.DOTALL)[:2]
+    program, *arguments = shlex.split(line.replace("\\\n", " "))
+    assert (program, arguments[:2]) == (".venv/bin/python", ["-m", "service"])
+    done = command(*arguments[2:])
+    assert done.returncode == 0, done.stderr
+    assert alike(done.stdout, shown)
+
+
+def test_every_method_of_the_client_stands_in_the_readme() -> None:
+    listed = set().union(*map(names, rows("method")))
+    assert listed == {name for name in vars(Calls) if not name.startswith("_")}

@@ -13,6 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO
 
+from typer.testing import CliRunner
+
+from service.__main__ import cli
+
 START_SECONDS = 60.0
 
 
@@ -20,6 +24,33 @@ def environment(**settings: str) -> dict[str, str]:
     """This process's, with these ATTENTION_ variables (named in lower case, without the prefix) and no others."""
     plain = {name: value for name, value in os.environ.items() if not name.upper().startswith("ATTENTION_")}
     return {**plain, **{f"ATTENTION_{name.upper()}": value for name, value in settings.items()}}
+
+
+def command(*arguments: str, input: str | None = None, **settings: str) -> subprocess.CompletedProcess[str]:
+    """Runs `python -m service` to its end. What it writes goes into pipes."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", "service", *arguments],
+        env=environment(**settings),
+        input=input,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@dataclass(frozen=True)
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def command_here(*arguments: str, input: str | bytes | None = None) -> Done:
+    """The same inside this process: much faster, for what does not depend on the process."""
+    result = CliRunner().invoke(cli, arguments, input=input, prog_name="python -m service")
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return Done(result.exit_code, result.stdout, result.stderr)
 
 
 @dataclass

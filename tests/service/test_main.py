@@ -10,18 +10,7 @@ from pathlib import Path
 import pytest
 
 from service.settings import variables
-from tests.service.process import environment
-
-
-def command(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-m", "service", *arguments],
-        env=environment(**settings),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+from tests.service.process import command
 
 
 def test_help_lists_every_variable_with_its_default_and_examples() -> None:

@@ -21,8 +21,7 @@ import safetensors.numpy
 
 from service.wire import media
 from tests.service import counts, samples
-from tests.service.process import Process, serving
-from tests.service.test_main import command
+from tests.service.process import Process, command, serving
 
 PATIENCE = 30.0
 BODY = samples.npy(np.random.default_rng(0).standard_normal((16, 32)).astype(np.float32))

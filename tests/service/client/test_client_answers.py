@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import inspect
 import json
 from pathlib import Path
@@ -334,6 +335,27 @@ def test_presets_are_inputs(client: Client, url: str) -> None:
     answer = client.attention(preset, "alibi")
     assert answer.tokens == expected["tokens"]
     assert same(answer.weights, asked(url, expected, encoding="alibi")["results"][0]["weights"])
+
+
+@pytest.mark.parametrize("how", ["x", "text"])
+def test_text_goes_as_json_with_its_arrays(how: str, client: Client) -> None:
+    bias = np.ones((32, 1), np.float32)
+    parameters = {"t5.bias": bias}
+    call = (
+        Calls.attention(None, "hello", parameters=parameters)
+        if how == "x"
+        else Calls.attention(None, text="hello", parameters=parameters)
+    )
+    assert call.kind == "application/json"
+    sent = json.loads(call.content or b"")
+    assert sent["text"] == "hello"
+    about = sent["parameters"]["t5.bias"]
+    assert np.array_equal(
+        np.frombuffer(base64.b64decode(about["base64"]), about["dtype"]).reshape(about["shape"]), bias
+    )
+    with pytest.raises(Refused) as failure:
+        client.attention("hello", model="identity")
+    assert failure.value.pointer == "/text"
 
 
 def test_a_picture_is_the_services(client: Client, url: str, x: X) -> None:
