@@ -45,6 +45,7 @@ from service.routes import (
     playground,
     positions,
     presets,
+    probe,
     problems,
     resolve,
 )
@@ -111,6 +112,7 @@ def create_app(
         positions.router(Views(service.scoring), service.lifecycle, settings, problems.DEFAULT),
         resolve.router(RopeResolver(service.catalogue, service.scoring.tables), settings, problems.DEFAULT),
         presets.router(settings, problems.DEFAULT),
+        probe.router(service.scoring, service.lifecycle, settings, problems.DEFAULT),
         health.router(
             service.lifecycle, lambda: service.engine.alive, device, service.telemetry.processes, problems.DEFAULT
         ),

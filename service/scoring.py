@@ -221,6 +221,10 @@ class Scoring:
         results = [_result(part, Picked.of(plan.layout.choice, part.kept, answer, visible), plan)]
         return _answer(plan, results, None, options, timings)
 
+    def plan(self, input: AttentionInput, options: AttentionOptions) -> Plan:
+        """What `score` would do. Raises the same errors."""
+        return self._admit(input, options)[0]
+
     async def position_tables(self, input: AttentionInput, options: AttentionOptions) -> PositionTables:
         """What `score` would have of the reference encoding before it looks at any content. Raises the same errors."""
         plan, _, _ = self._admit(input, options)

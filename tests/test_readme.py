@@ -15,8 +15,10 @@ from service.errors import failures
 from service.presets import sentence
 from service.presets.listing import PRESETS
 from service.presets.preset import MOST_NUMBERS
+from service.probes.records import EXTENDS, LENGTHS, OFFSETS, PROBES
+from service.probes.runs import BLOCK
 from service.records import RETURNABLE
-from service.routes import query
+from service.routes import probe_query, query
 from service.settings import variables
 from service.telemetry import Telemetry
 from service.wire import json, members, npz
@@ -60,6 +62,18 @@ def test_every_query_parameter_stands_in_the_readme() -> None:
 def test_every_member_of_a_body_stands_in_the_readme() -> None:
     listed = set().union(*map(names, rows("member")))
     assert listed == set(members.NAMES)
+
+
+def test_every_probe_and_its_parameters_stand_in_the_readme() -> None:
+    assert list(rows("probe")) == [f"`{name}`" for name in PROBES]
+    table = rows("parameter of a probe")
+    assert set().union(*map(names, table)) == {*probe_query.NAMES, "ENCODING.NAME"}
+    defaults = {"`offsets`": OFFSETS, "`lengths`": LENGTHS}
+    for name, numbers in defaults.items():
+        assert f"`{','.join(f'{number:g}' for number in numbers)}`" in table[name]
+        assert f"up to {probe_query.MOST} numbers" in table[name]
+    assert set(EXTENDS) < names(table["`extend`"])
+    assert f"{BLOCK:,} weights" in README
 
 
 def test_every_preset_stands_in_the_readme() -> None:

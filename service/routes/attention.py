@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 
 from starlette.types import Receive, Scope, Send
 
@@ -23,7 +22,7 @@ from service.records import (
     ScoringResult,
     Timings,
 )
-from service.routes import download, query, upload
+from service.routes import download, meant, query, upload
 from service.routes.leaving import Leaving
 from service.scoring import Scoring
 from service.settings import Settings
@@ -110,7 +109,7 @@ class Attention:
         try:
             asked = query.parse(raw)
         except UnknownName as error:
-            raise self._dotted(raw, error) from None
+            raise meant.dotted(self.scoring.catalogue, raw, error) from None
         exchange.encoding = self._encoding(asked.options)
         accepted = media.negotiate(accept)
         body.check_form(accepted, asked.dtype, asked.arrays)
@@ -120,25 +119,6 @@ class Attention:
         if len(raw) + len(accept or "") + len(content_type or "") <= query.CACHED_LENGTH:
             self._asked.put((raw, accept, content_type), known, 1)
         return known
-
-    def _dotted(self, raw: bytes, error: UnknownName) -> UnknownName:
-        """The same, or better: `theta` is meant as the `rope.theta` of an encoding that was asked for."""
-        if error.kind != query.KIND:
-            return error
-        given = dict(query.pairs(raw))
-        named = [given.get("encoding"), *given.get("compare", "").split(",")]
-        dotted: dict[str, None] = {}
-        for name in named:
-            try:
-                instance = Instance.of(self.scoring.catalogue.model(given.get("model")), name)
-            except ServiceError:
-                continue
-            parameters = [parameter.name for parameter in instance.encoding.parameters]
-            for nearest in get_close_matches(error.name.lower(), parameters, n=1, cutoff=0.75):
-                dotted[f"{instance.name}.{nearest}"] = None
-        if not dotted:
-            return error
-        return UnknownName(query.KIND, error.name, error.allowed, pointer=error.pointer, nearest=dotted)
 
     def forget(self) -> None:
         """What requests were found to say: the catalogue has changed."""

@@ -204,7 +204,7 @@ def attention(catalogue: Catalogue, settings: Settings) -> dict[str, Any]:
         "summary": "Who attends to whom",
         "description": DESCRIPTION + _limits(settings),
         "operationId": "attention",
-        "parameters": _parameters(catalogue),
+        "parameters": parameters(catalogue),
         "requestBody": {
             "required": True,
             "content": {
@@ -240,7 +240,8 @@ def _limits(settings: Settings) -> str:
     )
 
 
-def _parameters(catalogue: Catalogue) -> list[dict[str, Any]]:
+def parameters(catalogue: Catalogue) -> list[dict[str, Any]]:
+    """Those of the query string."""
     return [
         _encoding(catalogue),
         _compare(catalogue),

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive, Scope
 
 from service.catalogue import Catalogue, Model
 from service.encoding import Encoding
@@ -19,6 +19,7 @@ from service.exchange import Exchange, header
 from service.lifecycle import Lifecycle
 from service.records import Timings
 from service.routes import download, query
+from service.routes.answers import Pieces
 from service.routes.leaving import Leaving
 from service.settings import Settings
 from service.views import figures
@@ -186,7 +187,7 @@ class Positions:
         timings.serialize = time.perf_counter() - computed
         exchange.timings = timings
         exchange.nonfinite = (result.encoding,) if result.nonfinite_cells else ()
-        return _Pieces(accepted, pieces)
+        return Pieces(accepted, pieces)
 
     async def _encode(self, kind: str, result: PositionViews) -> list[Any]:
         if kind == media.JSON:
@@ -214,17 +215,6 @@ def _check_views(names: tuple[str, ...], picture: bool) -> None:
         raise InvalidInput(
             f"tables have no picture; {', '.join(PICTURED)} have", pointer="query:view", allowed=list(PICTURED)
         )
-
-
-class _Pieces(Response):
-    """An answer that is ready, in pieces."""
-
-    def __init__(self, kind: str, pieces: list[Any]) -> None:
-        super().__init__(media_type=kind)
-        self.pieces = pieces
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await download.send(send, str(self.media_type), self.pieces)
 
 
 def router(views: Views, lifecycle: Lifecycle, settings: Settings, responses: dict[int | str, Any]) -> APIRouter:

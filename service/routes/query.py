@@ -50,13 +50,18 @@ class Query:
 
 def parse(raw: bytes) -> Query:
     """Raises InvalidInput, or UnknownName with the nearest names. Encodings and their parameters are checked later."""
+    check_length(raw)
+    # Most requests of a client repeat its last query string; what a string means never changes.
+    return _cached(raw) if len(raw) <= CACHED_LENGTH else _parse(raw)
+
+
+def check_length(raw: bytes) -> None:
+    """Raises InvalidInput."""
     if len(raw) > MAX_LENGTH:
         raise InvalidInput(
             f"the query string has {len(raw)} bytes, at most {MAX_LENGTH} are read; arrays go into the body",
             limit=MAX_LENGTH,
         )
-    # Most requests of a client repeat its last query string; what a string means never changes.
-    return _cached(raw) if len(raw) <= CACHED_LENGTH else _parse(raw)
 
 
 def check_names(raw: bytes, known: tuple[str, ...]) -> None:
@@ -100,7 +105,7 @@ def _parse(raw: bytes) -> Query:
     dtype = one(given, "dtype", _dtype) or "float32"
     options = AttentionOptions(
         encoding=one(given, "encoding", nonempty),
-        compare=_listed(given, "compare"),
+        compare=listed(given, "compare"),
         model=one(given, "model", nonempty),
         heads=one(given, "heads", count),
         key_heads=one(given, "key_heads", count),
@@ -190,10 +195,10 @@ def form(name: str, value: str) -> Form:
 
 def several(given: dict[str, list[str]], name: str) -> tuple[str, ...]:
     """Repeated, or with commas, or both; in order, without repetitions."""
-    return tuple(dict.fromkeys(_listed(given, name)))
+    return tuple(dict.fromkeys(listed(given, name)))
 
 
-def _listed(given: dict[str, list[str]], name: str) -> tuple[str, ...]:
+def listed(given: dict[str, list[str]], name: str) -> tuple[str, ...]:
     values = given.get(name)
     if values is None:
         return ()
