@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from service import __version__
-from service.commands import encodings, score
+from service.commands import encodings, probe, score
 from service.settings import Settings, SettingsError, variables
 
 EXAMPLES = """
@@ -79,6 +79,7 @@ def serve() -> None:
 
 cli.command(epilog=encodings.EPILOG)(encodings.encodings)
 cli.command(epilog=score.EPILOG)(score.score)
+cli.command(epilog=probe.EPILOG)(probe.probe)
 
 
 def _settings() -> Settings:

@@ -1037,6 +1037,54 @@ class Calls:
         call = Calls.attention(self, x, encoding, **asked)
         return call.answered(PNG, lambda response: response.content, _query(zoom=zoom))
 
+    def probe(
+        self: Any,
+        /,
+        x: Any = None,
+        encoding: str | None = None,
+        *,
+        probe: str | Iterable[str] = (),
+        compare: str | Iterable[str] = (),
+        model: str | None = None,
+        heads: int | None = None,
+        key_heads: int | None = None,
+        causal: bool | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        offsets: float | Iterable[float] | None = None,
+        lengths: float | Iterable[float] | None = None,
+        extend: str | None = None,
+        seed: int | None = None,
+        queries: Any = None,
+        keys: Any = None,
+        positions: Any = None,
+        query_positions: Any = None,
+        key_positions: Any = None,
+        mask: Any = None,
+        tokens: Iterable[str] | None = None,
+    ) -> Call[dict[str, Any]]:
+        """What position does, found out by changing the input: `probe` names some of position_only, position_share,
+        shift_gap (by `offsets`), order_gap (an order drawn from `seed`) and length_sweep (`lengths` of the input's,
+        which is "tiled" or made longer by "random" numbers as `extend` says); by default all. The input is that of
+        `attention`. The answer has for each of `results` its `probes`, by head lists of numbers or a reason.
+        """
+        members = _members(x, queries, keys, positions, query_positions, key_positions, mask, tokens, None)
+        scalars, arrays = _sorted_out(parameters)
+        kind, content = _body(members, arrays)
+        query = _query(
+            encoding=encoding,
+            probe=probe,
+            compare=compare,
+            model=model,
+            heads=heads,
+            key_heads=key_heads,
+            causal=causal,
+            offsets=offsets,
+            lengths=lengths,
+            extend=extend,
+            seed=seed,
+        )
+        return Call("POST", "/attention/probe", _json, [*query, *scalars], JSON, kind, content)
+
     def encodings(self: Any, /, *, model: str | None = None) -> Call[list[dict[str, Any]]]:
         """The encodings that are served, a dictionary for each."""
         return Call("GET", "/encodings", lambda response: list(response.json()["encodings"]), _query(model=model))
@@ -1244,6 +1292,7 @@ class Client:
 
     attention = _sent(Calls.attention)
     picture = _sent(Calls.picture)
+    probe = _sent(Calls.probe)
     encodings = _sent(Calls.encodings)
     encoding = _sent(Calls.encoding)
     models = _sent(Calls.models)
@@ -1302,6 +1351,7 @@ class AsyncClient:
 
     attention = _awaited(Calls.attention)
     picture = _awaited(Calls.picture)
+    probe = _awaited(Calls.probe)
     encodings = _awaited(Calls.encodings)
     encoding = _awaited(Calls.encoding)
     models = _awaited(Calls.models)
