@@ -16,8 +16,9 @@ from service import __version__
 from service.catalogue import Catalogue
 from service.errors import NotFound
 from service.middleware import Observed
-from service.routes import open_inference_operation, operation, samples
+from service.routes import open_inference_operation, operation, probe_operation, samples
 from service.routes.attention import PATH
+from service.routes.probe import PATH as PROBE
 from service.settings import Settings
 from service.wire import media
 
@@ -39,7 +40,7 @@ SWAGGER = {
 
 
 class Application(FastAPI):
-    """FastAPI, with `POST /attention` in its OpenAPI document."""
+    """FastAPI, with what is said of encodings in its OpenAPI document as they are now."""
 
     def __init__(self, catalogue: Catalogue, settings: Settings, lifespan: StatefulLifespan[FastAPI] | Any) -> None:
         super().__init__(
@@ -73,6 +74,7 @@ class Application(FastAPI):
                 **document["paths"],
                 **open_inference_operation.paths(),
             }
+            document["paths"][PROBE]["post"] |= probe_operation.request(self._catalogue)
             schemas = document.setdefault("components", {}).setdefault("schemas", {})
             for unused in ("HTTPValidationError", "ValidationError"):
                 schemas.pop(unused, None)

@@ -78,7 +78,6 @@ def router(scoring: Scoring, lifecycle: Lifecycle, settings: Settings, responses
         description=probe_operation.DESCRIPTION,
         response_class=Response,
         responses=probe_operation.responses(),
-        openapi_extra=probe_operation.request(scoring.catalogue),
     )
     async def show(request: Request) -> Response:
         return await probe.answer(request.scope, request.receive)

@@ -395,6 +395,16 @@ def test_pure_alibi_is_all_position(asked: Asked) -> None:
         assert found["share"] == pytest.approx([1] * 4, abs=1e-6)
 
 
+def test_padding_has_no_part_in_the_share(asked: Asked) -> None:
+    x = np.random.default_rng(0).standard_normal((24, 16)).astype(np.float32)
+    mask = np.arange(24) < 16
+    for encoding in ("alibi", "sinusoidal"):
+        padded = asked.one(AttentionInput(embeddings=x, mask=mask), "position_share", encoding=encoding, heads=2)
+        alone = asked.one(AttentionInput(embeddings=x[:16]), "position_share", encoding=encoding, heads=2)
+        for name in ("share", "chance"):
+            assert padded[name] == pytest.approx(alone[name], abs=1e-6)
+
+
 def test_random_content_without_an_encoding_has_the_share_of_chance(asked: Asked) -> None:
     x = np.random.default_rng(0).standard_normal((64, 512)).astype(np.float32)
     found = asked.one(AttentionInput(embeddings=x), "position_share", encoding="none", heads=16)

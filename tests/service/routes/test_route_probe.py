@@ -195,6 +195,20 @@ def test_the_documentation_says_what_is_read(client: TestClient) -> None:
         assert f"`{name}`" in operation["description"]
 
 
+def test_the_documentation_names_the_encodings_that_there_are_now() -> None:
+    app = create_app(Settings(device="cpu", workers=1))
+
+    def pattern() -> str:
+        parameters = app.openapi()["paths"][PATH]["post"]["parameters"]
+        (encoding,) = (parameter for parameter in parameters if parameter["name"] == "encoding")
+        return str(encoding["schema"]["pattern"])
+
+    assert "alibi" in pattern()
+    catalogue = app.state.service.catalogue
+    catalogue.take(catalogue.without(["identity.alibi"]))
+    assert "alibi" not in pattern()
+
+
 def test_defaults_are_those_of_the_documentation() -> None:
     asked = probe_query.parse(b"")
     assert (asked.probes, asked.offsets, asked.lengths, asked.extend) == (PROBES, OFFSETS, LENGTHS, EXTENDS[0])
