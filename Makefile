@@ -21,7 +21,7 @@ TESTS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test develop export check format load bench images docs lock clean
+.PHONY: help serve test develop export check format load bench images docs deploy lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-16s %s\n", $$1, $$2}'
@@ -59,6 +59,10 @@ images: $(VENV)/.develop  ## draw the pictures of the README anew, from the answ
 docs: $(VENV)/.develop  ## write docs/encodings.md anew: cards, pictures, and the errors of the exported models against their oracles
 	$(RUN) -m tests.oracles --write
 	$(RUN) -m docs.make_encodings
+
+deploy: $(VENV)/.develop  ## write the Prometheus rules and the Grafana dashboard anew
+	$(RUN) -m deploy.make_rules
+	$(RUN) -m deploy.make_dashboard
 
 lock: $(VENV)/.develop  ## resolve requirements/*.in anew; UPGRADE=1 takes newer versions
 	$(LOCK) $(if $(UPGRADE),--upgrade) requirements/develop.in -o requirements/develop.txt
