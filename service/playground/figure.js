@@ -32,7 +32,7 @@ export const FONT = `${LABEL}px system-ui, -apple-system, "Segoe UI", Roboto, "N
 export function frame(run, width, measure, tallest, grain) {
   const longest = (names, count) =>
     names ? Math.min(MOST_NAME, Math.max(...names.slice(0, 400).map(measure))) : measure(String(count - 1));
-  const left = Math.ceil(14 + longest(run.queryNames, run.queries) + GAP);
+  const left = Math.ceil(18 + longest(run.queryNames, run.queries) + GAP);
   const below = Math.ceil((run.keyNames ? longest(run.keyNames, run.keys) : LABEL) + GAP + 17);
   let side = Math.max(40, Math.min(width - left - EDGE, tallest));
   const cell = (side * grain) / run.keys;

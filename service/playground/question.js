@@ -9,6 +9,12 @@ export const SAFETENSORS = "application/vnd.safetensors";
  * @param {{returns: string[], metrics?: string[], rows?: number, head?: number, dtype?: string}} wanted
  */
 export function query(settings, { returns, metrics, rows, head, dtype }) {
+  const half = dtype === "float16" ? dtype : undefined;
+  return question(settings, { return: returns.join(","), metrics: metrics?.join(","), rows, head, dtype: half });
+}
+
+/** What is asked of which encodings: the part of a query string that every question shares, and `more`. */
+export function question(settings, more) {
   const [first, ...others] = ordered(settings);
   const given = [["encoding", first]];
   if (others.length) given.push(["compare", others.join(",")]);
@@ -18,11 +24,7 @@ export function query(settings, { returns, metrics, rows, head, dtype }) {
   for (const [name, value] of Object.entries(settings.parameters)) {
     if (settings.encodings.includes(name.slice(0, name.lastIndexOf(".")))) given.push([name, value]);
   }
-  given.push(["return", returns.join(",")]);
-  if (metrics !== undefined) given.push(["metrics", metrics.join(",")]);
-  if (rows !== undefined) given.push(["rows", rows]);
-  if (head !== undefined) given.push(["head", head]);
-  if (dtype === "float16") given.push(["dtype", dtype]);
+  given.push(...Object.entries(more).filter(([, value]) => value !== undefined));
   return given
     .map(([name, value]) => `${name}=${encodeURIComponent(value).replaceAll("%2C", ",").replaceAll("%40", "@")}`)
     .join("&");
