@@ -22,7 +22,14 @@ export function picker(store, act) {
           "li",
           { class: state.hidden.has(name) ? "chip off" : "chip" },
           dashed(name),
-          h("span", { textContent: name }),
+          h("button", {
+            type: "button",
+            class: "chip-name",
+            textContent: name,
+            "aria-pressed": String(!state.hidden.has(name)),
+            title: "Show or hide it",
+            on: { click: () => act.toggleEncoding(encodings.indexOf(name)) },
+          }),
           encodings.length > 1
             ? h("button", {
                 type: "button",

@@ -10,12 +10,12 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
 from models.text import byte_tokenizer, write_text
 from service.settings import EXPORTED
 from tests.service import tiny
-from tests.service.playground.browser import Watched, chromium
+from tests.service.playground.browser import TIMEOUT, Watched, chromium
 from tests.service.process import serving
 
 
@@ -58,6 +58,7 @@ def address(words: Path) -> Iterator[str]:
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     path = chromium()
+    expect.set_options(timeout=TIMEOUT)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=path,

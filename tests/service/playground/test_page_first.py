@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import urllib.request
 
 import numpy as np
@@ -10,6 +11,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 
 from service.pictures.colours import Scale
+from service.routes.playground import FOLDER
 from tests.service.playground.browser import Watched
 
 SHAPE = (21, 21)
@@ -40,6 +42,13 @@ def test_nothing_comes_from_elsewhere_and_nothing_is_said_on_the_console(watched
     expect(watched.page.locator("#tabpanel-positions .chart path")).to_have_count(4)
     assert watched.foreign == []
     assert watched.said == []
+
+
+def test_all_modules_are_loaded_at_once_and_not_one_after_the_other(address: str) -> None:
+    page = urllib.request.urlopen(address).read().decode()
+    preloaded = set(re.findall(r'rel="modulepreload" href="playground/([\w.]+)"', page))
+    modules = {path.name for path in FOLDER.glob("*.js")}
+    assert preloaded == modules - {"main.js", "theme.js", "worker.js"}
 
 
 @pytest.mark.parametrize("path", ["/", "/playground/main.js", "/playground/style.css", "/playground/worker.js"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import urllib.request
 from pathlib import Path
 
@@ -296,6 +297,25 @@ def test_the_metrics_shown_are_the_services(watched: Watched, tmp_path: Path) ->
     column = page.locator(f"#tabpanel-metrics tbody tr > :nth-child({header.index('effective keys') + 1})")
     shown = [float(text) for text in column.all_text_contents()]
     assert shown == sorted(shown, reverse=True)
+
+
+def test_what_position_does_is_probed_with_the_input_that_is_shown(watched: Watched) -> None:
+    watched.open("#enc=alibi,sinusoidal&preset=random&n=32&h=2&tab=positions")
+    root = watched.page.locator("#tabpanel-positions")
+    expect(root.locator(".chart path")).to_have_count(2)
+    alibi, sinusoidal = root.locator("tbody tr").all()
+    share, chance, near, far, order = alibi.locator("td").all_text_contents()
+    assert float(share.rstrip("% ")) > 2 * float(chance.rstrip("% "))
+    assert (near, far) == ("0", "0")  # distances alone count
+    assert float(order.removesuffix(" bits")) > 0
+    assert float(sinusoidal.locator("td").nth(2).text_content().removesuffix(" bits")) > 0  # type: ignore[union-attr]
+    # ALiBi's curve is a straight line on either side, as far down at -31 as at 31.
+    path = root.locator(".chart path").first.get_attribute("d")
+    assert path is not None
+    points = np.array(re.findall(r"[ML]([\d.]+) ([\d.]+)", path), float)
+    assert len(points) == 63
+    assert points[0, 1] == pytest.approx(points[-1, 1], abs=0.3)
+    assert np.ptp(np.diff(points[31:, 1])) < 0.4
 
 
 def test_parameters_are_edited_and_a_variant_stands_beside_the_original(watched: Watched) -> None:
