@@ -309,7 +309,7 @@ def test_a_large_run_is_decoded_by_the_worker_pooled_and_answers_clicks(browser:
 
 def test_many_runs_leave_the_memory_as_it_was(browser: Browser, address: str) -> None:
     watched = Watched.new(browser, address)
-    watched.open("#enc=rope,alibi&preset=repeat&n=128")
+    watched.open("#enc=rope,alibi&preset=repeat&n=96")
     page = watched.page
     inside = page.context.new_cdp_session(page)
     used = []
