@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import Protocol
 
 import numpy as np
 
 from service.engine.assembly import Empty, assemble, cut
+from service.engine.finiteness import FINITE, covered
 from service.engine.job import Graph, Job, JobResult
 from service.engine.observer import EngineObserver, tell
 from service.errors import ModelFailed
@@ -86,7 +88,8 @@ class Compute:
             assembled = self._clock()
             outputs = self._runner.run(first.graph, first.outputs, first.masked, feeds, first.switches)
             compute, work = self._clock() - assembled, self._work_clock() - working
-            finite = all(bool(np.isfinite(array).all()) for array in outputs.values())
+            outputs, flag = {name: array for name, array in outputs.items() if name != FINITE}, outputs.get(FINITE)
+            finite = _finite(outputs, flag, jobs)
             parts = cut(outputs, jobs)
         except BaseException:
             tell(self._observer.batch_failed, first.graph.name, count, trigger)
@@ -101,10 +104,10 @@ class Compute:
                 compute=compute,
                 work=work,
                 batch_jobs=count,
-                nonfinite=0 if finite else _nonfinite(part),
+                nonfinite=0 if good else _nonfinite(part),
                 provider=provider,
             )
-            for part in parts
+            for part, good in zip(parts, finite, strict=True)
         ]
 
 
@@ -116,6 +119,17 @@ def _tokens(jobs: Sequence[Job]) -> tuple[int, int]:
         real += sequences * keys
         padded += sequences * job.lengths[1]
     return real, padded - real
+
+
+def _finite(outputs: Mapping[str, np.ndarray], flag: np.ndarray | None, jobs: Sequence[Job]) -> list[bool]:
+    """Of each job, whether all its numbers are known to be finite. What `flag` is about need not be looked at."""
+    looked_at = [array for array in outputs.values() if flag is None or not covered(array)]
+    if not all(bool(np.isfinite(array).all()) for array in looked_at):
+        return [False] * len(jobs)
+    if flag is None or np.isfinite(flag).all():
+        return [True] * len(jobs)
+    ends = list(accumulate(len(job.queries) for job in jobs))
+    return [bool(np.isfinite(flag[start:end]).all()) for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def _nonfinite(outputs: Mapping[str, np.ndarray]) -> int:

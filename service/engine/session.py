@@ -23,6 +23,7 @@ from service.engine.assembly import Empty
 from service.engine.binding import Binding
 from service.engine.cuda_memory import CudaError, CudaMemory
 from service.engine.device import CPU, CUDA, NO_GRAPH, Device, Provider, choose, graph_options, quiet_options, smallest
+from service.engine.finiteness import flagged
 from service.engine.job import Graph, Job, digest
 from service.engine.memory import Memory
 from service.engine.permuting import WIDEST, permute
@@ -96,9 +97,11 @@ class Sessions:
         capacity: int = 512 << 20,
         memory: Memory | None = None,
         cuda_graphs: bool = False,
+        flags: bool = True,
     ) -> None:
         """On CUDA, inputs and outputs are bound to its memory; `memory` is bound to instead, on any device. With
-        `cuda_graphs`, runs that recur are captured and replayed.
+        `cuda_graphs`, runs that recur are captured and replayed. With `flags`, runs on bound memory say whether all
+        their numbers are finite.
 
         Raises DeviceError where `device` is cuda and CUDA does not work.
         """
@@ -108,6 +111,7 @@ class Sessions:
             memory = _cuda_memory()
         self._binding = None if memory is None else Binding(memory)
         self._graphs = cuda_graphs and self._binding is not None
+        self._flags = flags and self._binding is not None
         self._threads = threads
         self._capacity = capacity
         self._lock = threading.Lock()
@@ -127,10 +131,13 @@ class Sessions:
         feeds: Mapping[str, np.ndarray],
         switches: tuple[str, ...] = (),
     ) -> dict[str, np.ndarray]:
-        """These outputs of the graph. Feeds it does not need are ignored."""
+        """These outputs of the graph; where they are bound to a device's memory, also `FINITE`, for it is quicker to
+        look there. Feeds it does not need are ignored.
+        """
         session = self.session(graph, outputs, masked, switches, _narrow(feeds.get("queries")))
-        results = session.run(outputs, feeds) if self._binding is None else self._binding.run(session, feeds)
-        return dict(zip(outputs, results, strict=True))
+        if self._binding is None:
+            return dict(zip(outputs, session.run(outputs, feeds), strict=True))
+        return dict(zip(session.outputs, self._binding.run(session, feeds), strict=True))
 
     @property
     def empty(self) -> Empty:
@@ -217,6 +224,8 @@ class Sessions:
             pruned = permuted
         if behind:
             pruned = append(pruned, analysis, outputs)
+        if self._flags:
+            pruned = flagged(pruned)
         model = pruned.SerializeToString()
         if self._graphs:
             try:

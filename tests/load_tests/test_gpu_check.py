@@ -15,6 +15,7 @@ import pytest
 from load_tests import gpu_check
 from load_tests.gpu_check import BEGIN, END, NO_GPU, SMALLEST, Device
 from service.engine.device import CPU, CUDA, Provider, cuda_problem
+from service.engine.finiteness import FINITE
 from service.engine.session import Sessions
 
 ROOT = Path(__file__).parents[2]
@@ -103,7 +104,7 @@ def test_what_a_replayed_graph_gets_wrong_is_found(device: Device) -> None:
 
     def harm(name: str, array: np.ndarray) -> np.ndarray:
         runs.append(array)
-        return runs[(len(runs) - 1) % 3]  # what the first run gave
+        return runs[(len(runs) - 1) % 4]  # what the first run gave, and whether that was finite
 
     stale = replace(device, graphs=cast(Sessions, Wrong(device.graphs, harm)))
     found = gpu_check.agreement(stale, ENCODINGS["rope"], SMALLEST)
@@ -126,10 +127,19 @@ def test_a_run_that_fails_does_not_end_the_measurements_of_the_others(device: De
 
 def test_what_is_not_a_number_does_not_agree(device: Device) -> None:
     found = gpu_check.agreement(
-        wrong(device, lambda name, array: np.full_like(array, np.nan)), ENCODINGS["t5"], SMALLEST
+        wrong(device, lambda name, array: array if name == FINITE else np.full_like(array, np.nan)),
+        ENCODINGS["t5"],
+        SMALLEST,
     )
     assert not found.agrees
     assert found.errors["weights"] == float("inf")
+
+
+def test_what_the_device_calls_not_finite_is_a_failure(device: Device) -> None:
+    flags = wrong(device, lambda name, array: np.full_like(array, np.nan) if name == FINITE else array)
+    found = gpu_check.agreement(flags, ENCODINGS["rope"], SMALLEST)
+    assert not found.agrees
+    assert "not all numbers are finite" in found.failed
 
 
 def test_a_graph_that_fails_is_named_and_the_others_are_still_looked_at(device: Device) -> None:

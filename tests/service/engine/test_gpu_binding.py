@@ -17,6 +17,7 @@ from onnx import TensorProto, helper
 from service.engine.assembly import assemble
 from service.engine.binding import Binding
 from service.engine.device import CPU, NO_GRAPH, Provider
+from service.engine.finiteness import FINITE
 from service.engine.job import Graph, Job, digest
 from service.engine.memory import ALIGNMENT, HostMemory, Memory, Pool, Resident, Slab
 from service.engine.session import Session, Sessions
@@ -72,7 +73,9 @@ def random_job(
 
 
 def run(sessions: Sessions, job: Job) -> dict[str, np.ndarray]:
-    return sessions.run(job.graph, job.outputs, job.masked, assemble([job], sessions.empty), job.switches)
+    found = sessions.run(job.graph, job.outputs, job.masked, assemble([job], sessions.empty), job.switches)
+    assert (FINITE in found) is (sessions._binding is not None)
+    return {name: array for name, array in found.items() if name != FINITE}
 
 
 # Values
