@@ -106,9 +106,7 @@ def test_the_theme_changes_the_page_but_no_cell(browser: Browser, address: str) 
         assert np.array_equal(one, other)
 
 
-@pytest.mark.parametrize(
-    ("theme", "tabs"), [("light", ("about", "metrics", "table")), ("dark", ("about", "pairs"))]
-)
+@pytest.mark.parametrize(("theme", "tabs"), [("light", ("about", "metrics", "table")), ("dark", ("about", "pairs"))])
 def test_axe_finds_nothing_serious(browser: Browser, address: str, theme: str, tabs: tuple[str, ...]) -> None:
     watched = Watched.new(browser, address, color_scheme=theme, bypass_csp=True)  # axe is put into the page
     watched.open("#mask=causal&tab=about")
