@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 from starlette.routing import Route
 
-from service import __version__
+from service import __version__, tracing
 from service.admission import Limits as RequestLimits
 from service.analysis.analyst import Analyst, analysis_folder
 from service.board import Board
@@ -33,6 +33,7 @@ from service.errors import NotReady, ServiceError
 from service.express.express import Express
 from service.large import Bounds
 from service.lifecycle import Lifecycle
+from service.logs import RequestLog
 from service.middleware import Observed
 from service.reloading import Reloading
 from service.rope_resolver import RopeResolver
@@ -251,16 +252,30 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.telemetry.serve(_sessions(service))
         service.telemetry.loaded(time.perf_counter() - began)
         service.lifecycle.warm = True
+        traces = _listen(service)
         tasks = [asyncio.create_task(_beat(service)), asyncio.create_task(service.reloading.follow())]
         yield
         for task in tasks:
             task.cancel()
+        if traces is not None:
+            await asyncio.to_thread(traces.close)
     except NotReady as error:
         logger.critical("the start was given up: %s", error.detail)
         raise
     finally:
         service.lifecycle.drain()
         await service.engine.stop(service.settings.drain_seconds)
+
+
+def _listen(service: Service) -> tracing.Tracing | None:
+    """Who else is told of each request."""
+    if service.settings.access_log:
+        service.telemetry.listeners.append(RequestLog())
+    if not tracing.wanted():
+        return None
+    traces = tracing.Tracing()
+    service.telemetry.listeners.append(traces)
+    return traces
 
 
 async def _beat(service: Service) -> None:

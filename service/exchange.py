@@ -7,7 +7,8 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,10 @@ _SANE = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 
 def _format(content_type: str | None) -> str:
     return media.FORMATS.get((content_type or "").partition(";")[0].strip().lower(), "")
+
+
+current: ContextVar[str | None] = ContextVar("request", default=None)
+"""The id of the request that is being answered."""
 
 
 class _Ids:
@@ -74,6 +79,9 @@ class Exchange:
     sent: int = 0
     sent_as: str = ""
     """The same of the answer."""
+    method: str = "POST"
+    trace: Mapping[str, str] = field(default_factory=dict)
+    """The caller's trace context, by the names of its headers."""
     body_read: bool = False
     close: bool = False
     """Whether the connection must be closed after this answer."""
@@ -91,7 +99,10 @@ class Exchange:
         scope[_HEADERS] = dict(reversed(scope["headers"]))
         sent = header(scope, b"x-request-id")
         request_id = sent if sent is not None and _SANE.fullmatch(sent) else new_id()
-        scope[_KEY] = exchange = cls(request_id, endpoint)
+        scope[_KEY] = exchange = cls(request_id, endpoint, method=scope["method"])
+        if (parent := header(scope, b"traceparent")) is not None:
+            exchange.trace = {"traceparent": parent, "tracestate": header(scope, b"tracestate") or ""}
+        current.set(request_id)
         return exchange
 
     def asks(self, input: AttentionInput) -> None:

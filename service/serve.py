@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 from collections.abc import Callable
@@ -11,10 +10,9 @@ from functools import partial
 import uvicorn
 from fastapi import FastAPI
 from rich.console import Console
-from rich.logging import RichHandler
 from rich.table import Table
 
-from service import __version__
+from service import __version__, logs
 from service.app import Service, create_app, device_name
 from service.board import Board
 from service.engine.device import CPU, DeviceError, usable_cores
@@ -27,7 +25,7 @@ from service.supervisor import FAILED, OK, Supervisor, Ties
 
 def run(settings: Settings, console: Console) -> int:
     """Serves until it is told to end. The exit code is 0 where every request that was taken got its answer."""
-    _log(settings, console)
+    logs.install(settings.log_level, settings.log_format, console)
     try:
         bound = bind(settings, together=settings.processes != 1)
         sessions = Sessions(settings.device, cuda_graphs=settings.cuda_graphs)
@@ -123,21 +121,3 @@ def _announce(console: Console, service: Service, listening: socket.socket) -> N
         _say(console, f"no exported models in {folders} (ATTENTION_MODELS): not ready", "bold red")
     for problem in service.catalogue.problems:
         _say(console, f"not served: {problem}", "yellow")
-
-
-def _log(settings: Settings, console: Console) -> None:
-    logging.basicConfig(
-        level=settings.log_level.upper(),
-        format="%(message)s",
-        datefmt="[%X]",
-        handlers=[RichHandler(console=console, show_path=False)],
-        force=True,
-    )
-    for chatty in ("uvicorn.error", "asyncio"):
-        logging.getLogger(chatty).setLevel(max(logging.WARNING, logging.getLogger().level))
-    logging.getLogger("uvicorn.error").addFilter(_is_news)
-
-
-def _is_news(record: logging.LogRecord) -> bool:
-    """A start that was given up has been explained already; uvicorn adds its traceback."""
-    return not record.getMessage().rstrip().rpartition("\n")[2].startswith("service.errors.NotReady")

@@ -83,6 +83,10 @@ class Settings(BaseSettings):
         _bytes(128 << 20), description="memory for cached position tables, in all processes together"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe message shown")
+    log_format: Literal["text", "json"] = Field("text", description="text for people, or json: one object a line")
+    access_log: bool = Field(
+        False, description="a line in the log for each request, with its id and where its time went"
+    )
 
     @model_validator(mode="after")
     def _fits(self) -> Settings:
@@ -100,7 +104,7 @@ class Settings(BaseSettings):
             return [Path(part).expanduser() for part in value.split(os.pathsep) if part]
         return value
 
-    @field_validator("device", "log_level", mode="before")
+    @field_validator("device", "log_level", "log_format", mode="before")
     @classmethod
     def _lower(cls, value: object) -> object:
         return value.strip().lower() if isinstance(value, str) else value

@@ -228,6 +228,8 @@ class Telemetry:
 
         for reason in sorted({one.reason for one in failures()}):
             self._rejected.create(reason)
+        self.listeners: list[Callable[[Exchange, float], None]] = []
+        """Told of each request that is over, after so many seconds."""
         self._requested: dict[tuple[str, str], Requested] = {}
         self._inflight_at: dict[str, int] = {}
         self._computed: dict[str, Computed] = {}
@@ -235,6 +237,11 @@ class Telemetry:
         self._request(OTHER, "", ())
         self._encoding(UNKNOWN)
         registry.register(_Read(self.snapshot))
+
+    def tell(self, exchange: Exchange, seconds: float) -> None:
+        """Those who listen, of a request that was counted by `answered`."""
+        for told in self.listeners:
+            told(exchange, seconds)
 
     def describe(self, **versions: str) -> None:
         """The labels of `attention_build_info`, beside Python's version."""
@@ -393,6 +400,8 @@ class Telemetry:
             row[answered.lengths + _TOKENS_SUM] += sequences * tokens
         if exchange.reason is not None:
             row[self._rejected.columns[exchange.reason,]] += 1
+        for told in self.listeners:
+            told(exchange, seconds)
         for encoding in exchange.nonfinite:
             row[self._answered.get(encoding, self._answered[UNKNOWN]).nonfinite] += 1
 

@@ -236,7 +236,7 @@ class Express:
     ) -> None:
         computed, closing = time.perf_counter(), self.lifecycle.draining
         rows, single = routine.plan.layout.query_shape[0], routine.plan.layout.batch is None
-        asked, nonfinite = routine.asked, 0
+        asked, nonfinite, like = routine.asked, 0, self._like(routine)
         lines = b"%bcontent-type: %b\r\nvary: Accept\r\ncache-control: no-store\r\n%bcontent-length: " % (
             requests[0].connection.first_lines,
             asked.accepted.encode(),
@@ -255,16 +255,20 @@ class Express:
                 pieces = self._write(routine, part, spent.timings(decode, queue))
             now = time.perf_counter()
             serialize, total = now - computed, now - one.began
-            size = sum(map(len, pieces))
+            size, request_id = sum(map(len, pieces)), new_id()
             head = (
-                f"{size}\r\nx-request-id: {new_id()}\r\n"
+                f"{size}\r\nx-request-id: {request_id}\r\n"
                 f"server-timing: {spent.header(decode, queue, serialize, total)}\r\n\r\n"
             )
             pieces[0] = b"%b%b%b" % (lines, head.encode(), pieces[0])
             one.answered = True
             one.connection.reply(pieces, close=closing)
             spent.ended(decode, queue, serialize, total, size)
-        self.telemetry.answered(self._like(routine), spent.total, spent.stages, spent.sent, nonfinite)
+            if self.telemetry.listeners:
+                timings = replace(spent.timings(decode, queue), serialize=serialize)
+                told = replace(like, request_id=request_id, began=one.began, status=200, timings=timings, sent=size)
+                self.telemetry.tell(told, total)
+        self.telemetry.answered(like, spent.total, spent.stages, spent.sent, nonfinite)
         self.statistics.answered(
             routine.job.graph.name,
             len(requests),

@@ -15,7 +15,10 @@ REMEMBERED, ROUTINES = 1024, 256
 """Heads and routines that are remembered at a time. A routine may hold a mask."""
 PATIENCE, AGAIN = 4, 64
 """After so many requests that could not be taken a head is looked at once in so many times."""
-_UNUSUAL = (b"transfer-encoding", b"content-encoding", b"expect", b"upgrade", b"x-request-id")
+SEEN = 4096
+"""Heads that came once. Only what comes again is remembered: heads that a proxy gives numbers of their own would else
+drive the others out."""
+_UNUSUAL = (b"transfer-encoding", b"content-encoding", b"expect", b"upgrade", b"x-request-id", b"traceparent")
 """Heads with these are not remembered: they ask for something of this one request."""
 
 
@@ -42,6 +45,7 @@ class Heads:
 
     def __init__(self) -> None:
         self._heads: dict[bytes, Head] = {}
+        self._seen: set[int] = set()
         self.routines = 0
 
     def __len__(self) -> int:
@@ -59,6 +63,11 @@ class Heads:
         if any(name in headers for name in _UNUSUAL) or not length.isdigit() or int(length) > THREADED:
             return
         if headers.get(b"connection", b"keep-alive").lower() != b"keep-alive" or head in self._heads:
+            return
+        if hash(head) not in self._seen:
+            if len(self._seen) >= SEEN:
+                self._seen.clear()
+            self._seen.add(hash(head))
             return
         if len(self._heads) >= REMEMBERED:
             self.forget()
