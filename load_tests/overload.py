@@ -1,9 +1,9 @@
 """More requests than the service can answer: `python -m load_tests overload`.
 
 First a closed loop finds the capacity, then requests come at several times that rate whether the earlier ones have been
-answered or not. All of it is ratios measured in one run. It passes where at least `GOODPUT` of the capacity is still
-answered, every request gets an answer, each is a 200 or a 429 with `Retry-After`, and the service's own counts are
-those of the client.
+answered or not. All of it is ratios measured in one run. It passes where a second of the processors still answers at
+least `GOODPUT` of what it did, every request gets an answer, each is a 200 or a 429 with `Retry-After`, and the
+service's own counts are those of the client.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from load_tests.bodies import as_npy
 from load_tests.server import running_service
@@ -140,12 +141,15 @@ class Found:
     refused_p50: float
     refused_p99: float
     late_p99: float
+    efficiency: float
+    """Answers for each second of the processors that the service had, beside those when it was not overloaded: a busy
+    machine takes seconds away, and does not change this."""
     statuses: Counter[int]
     wrong: tuple[str, ...]
 
     @property
     def passed(self) -> bool:
-        return not self.wrong and self.goodput >= GOODPUT * self.capacity
+        return not self.wrong and self.efficiency >= GOODPUT
 
     def __str__(self) -> str:
         shown = ", ".join(f"{count:,} x {status}" for status, count in sorted(self.statuses.items()))
@@ -153,7 +157,8 @@ class Found:
             f"{self.kind}: {self.capacity:.0f}/s is the capacity; of {self.offered / self.capacity:.1f} times that, "
             f"{self.goodput / self.capacity:.0%} of the capacity is answered, after {self.answered_p50:.2f} s in the "
             f"median; 429 comes after {1e3 * self.refused_p50:.0f} ms, at the 99th percentile "
-            f"{1e3 * self.refused_p99:.0f} ms; sent {1e3 * self.late_p99:.0f} ms late; {shown}"
+            f"{1e3 * self.refused_p99:.0f} ms; sent {1e3 * self.late_p99:.0f} ms late; a second of the "
+            f"processors answers {self.efficiency:.0%} of what it did; {shown}"
             + "".join(f"; WRONG: {one}" for one in self.wrong)
         )
 
@@ -164,9 +169,12 @@ async def measure(address: str, kind: str, seed: int = 0) -> Found:
     warm, closed, opened = (Client(address, body, path) for _ in range(3))
     before = counted(address)
     await warm.closed(WARM_UP)
+    idle = worked(address)
     await closed.closed(CAPACITY)
+    busy = worked(address)
     capacity = sum(one.status == 200 for one in closed.answers) / CAPACITY
     await opened.opened(TIMES * capacity, OVERLOAD, seed)
+    overloaded = worked(address)
     for client in (warm, closed, opened):
         client.close()
     after = counted(address)
@@ -185,6 +193,7 @@ async def measure(address: str, kind: str, seed: int = 0) -> Found:
         _percentile(one.waited for one in refused)[49],
         _percentile(one.waited for one in refused)[98],
         _percentile(opened.late)[98],
+        (len(good) / (overloaded - busy)) / (capacity * CAPACITY / (busy - idle)),
         statuses,
         tuple(_wrong([warm, closed, opened], Counter(one.status for one in everything), after - before)),
     )
@@ -212,14 +221,23 @@ def _percentile(values: Iterable[float]) -> list[float]:
 
 def counted(address: str) -> Counter[int]:
     """Requests to /attention by status, as the service counts them."""
+    found: Counter[int] = Counter()
+    for sample in _samples(address, "attention_requests_total"):
+        if sample.labels["endpoint"] == "/attention":
+            found[int(sample.labels["status"])] += round(sample.value)
+    return +found
+
+
+def worked(address: str) -> float:
+    """Seconds of the processors that the service has had. Processes tell of theirs once a second."""
+    time.sleep(1.2)
+    return sum(sample.value for sample in _samples(address, "process_cpu_seconds_total"))
+
+
+def _samples(address: str, name: str) -> list[Sample]:
     with urllib.request.urlopen(f"{address}/metrics", timeout=30) as answer:
         families = text_string_to_metric_families(answer.read().decode())
-    found: Counter[int] = Counter()
-    for family in families:
-        for sample in family.samples:
-            if sample.name == "attention_requests_total" and sample.labels["endpoint"] == "/attention":
-                found[int(sample.labels["status"])] += round(sample.value)
-    return +found
+    return [sample for family in families for sample in family.samples if sample.name == name]
 
 
 def main() -> int:
