@@ -199,10 +199,10 @@ def embeddings(*shape: int, seed: int = 0) -> np.ndarray:
         "heads=4&causal=true&return=weights,scores",
         "encoding=t5&return=weights,scores,terms,output",
         "encoding=alibi&causal=true&heads=2&return=output",
-        "encoding=cope&heads=2&causal=true&return=weights",
+        "encoding=cope&heads=2&causal=true&return=weights,scores",
         "heads=2&rows=-1&return=weights",
         "heads=2&head=1&return=weights,output",
-        "heads=2&top_k=3&return=scores",
+        "heads=2&top_k=3&return=weights,scores",
         "heads=2&causal=true&top_k=8&return=weights,terms",
         "rope.theta=500&return=scores",
         "none.softcap=2&encoding=none&return=weights",
@@ -325,7 +325,7 @@ def test_a_client_that_has_left_is_counted_and_not_computed(door: Door) -> None:
     def read() -> dict[counts.Key, float]:
         return counts.parse(generate_latest(door.service.telemetry.registry).decode())
 
-    sent = request(GOOD, "encoding=kerple&return=weights")
+    sent = request(GOOD, "encoding=kerple&return=weights,scores")
     door.long(sent)
     assert door.short(sent) is not None
     before = read()
