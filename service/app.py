@@ -21,6 +21,7 @@ from starlette.routing import Route
 from service import __version__, tracing
 from service.admission import Limits as RequestLimits
 from service.analysis.analyst import Analyst, analysis_folder
+from service.analysis.given import Studies
 from service.board import Board
 from service.catalogue import Catalogue
 from service.encoding import Encoding
@@ -38,6 +39,7 @@ from service.middleware import Observed
 from service.reloading import Reloading
 from service.rope_resolver import RopeResolver
 from service.routes import (
+    compare,
     encodings,
     failures,
     health,
@@ -114,6 +116,13 @@ def create_app(
         resolve.router(RopeResolver(service.catalogue, service.scoring.tables), settings, problems.DEFAULT),
         presets.router(settings, problems.DEFAULT),
         probe.router(service.scoring, service.lifecycle, settings, problems.DEFAULT),
+        compare.router(
+            Studies(service.scoring.analyst, service.engine),
+            service.scoring.limits,
+            service.lifecycle,
+            settings,
+            problems.DEFAULT,
+        ),
         health.router(
             service.lifecycle, lambda: service.engine.alive, device, service.telemetry.processes, problems.DEFAULT
         ),

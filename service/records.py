@@ -162,3 +162,18 @@ class ScoringResult:
     """The keys that the layer sees at all; None: every one."""
     comparison: Mapping[str, Any] | None = None
     """JSON with arrays: `reference`, and `against` by the names of the other results."""
+
+
+@dataclass(slots=True)
+class MatricesInput:
+    """Attention matrices that somebody has already, by name, the first being the reference. Arrays are as they came,
+    float16, float32 or float64, and may hold what is not finite; positions are float64 and finite.
+    """
+
+    matrices: dict[str, Float[np.ndarray, "..."]] = field(default_factory=dict)
+    scores: dict[str, Float[np.ndarray, "..."]] = field(default_factory=dict)
+    mask: Num[np.ndarray, "..."] | None = None
+    positions: Float[np.ndarray, " tokens"] | None = None
+    query_positions: Float[np.ndarray, " queries"] | None = None
+    key_positions: Float[np.ndarray, " keys"] | None = None
+    tokens: Sequence[str] | None = None

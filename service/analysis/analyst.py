@@ -20,8 +20,7 @@ from service.masks import Sight
 from service.positions import Positions
 from service.summaries.graph import TOLERANCES, open_graph, row_feeds
 from service.summaries.layout import Layout
-from service.summaries.metrics import Outputs, outputs_for
-from service.summaries.rows import DIAGONALS
+from service.summaries.metrics import Outputs, in_one_run, outputs_for
 
 EXPORTED = Path(__file__).parents[2] / "exported"
 TOLERANCE = TOLERANCES["float32"]
@@ -97,9 +96,7 @@ class Analyst:
             known = replace(layout, query_tokens=nothing, key_tokens=nothing)
         else:
             known = layout
-        outputs = outputs_for(wanted.of_rows, known, masked=True, scored=True)
-        if len(list(layout.runs())) > 1:
-            outputs = replace(outputs, rows=tuple(name for name in outputs.rows if name not in DIAGONALS))
+        outputs = in_one_run(outputs_for(wanted.of_rows, known, masked=True, scored=True), layout)
         pairs = () if wanted.comparison is None else of_pairs.outputs_for(wanted.comparison, layout, scored=True)
         return Study(wanted, layout, queries, keys, outputs, pairs, min(top, len(keys)))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -172,3 +172,10 @@ def outputs_for(metrics: Iterable[str], layout: Layout, *, masked: bool, scored:
     if scored and "entropy" in rows:
         rows = rows - {"entropy"} | {"entropy_of_scores"}
     return Outputs(tuple(sorted(rows)), tuple(sorted(uniform)))
+
+
+def in_one_run(outputs: Outputs, layout: Layout) -> Outputs:
+    """Those that one run can give of these rows: a diagonal is one distance only where places go up by one."""
+    if len(list(layout.runs())) <= 1:
+        return outputs
+    return replace(outputs, rows=tuple(name for name in outputs.rows if name not in DIAGONALS))

@@ -67,6 +67,12 @@ def positions(array: Array, at: str) -> Float[np.ndarray, " tokens"]:
     return result
 
 
+def numeric(array: Array, at: str) -> Float[np.ndarray, "..."]:
+    """float16, float32 or float64: as it came, or float64 of whole numbers. What is not finite stays."""
+    _check_numeric(array, at)
+    return array if array.dtype.kind == "f" else array.astype(np.float64)
+
+
 def mask(array: Array, at: str) -> Num[np.ndarray, "..."]:
     """As it came: what its values and shape may be follows from the rest of the request."""
     if array.dtype.kind != "b":

@@ -38,6 +38,19 @@ def decode(body: bytes | bytearray) -> AttentionInput:
     return assemble(members if members is not None else _loaded(body))
 
 
+def load(body: bytes | bytearray) -> Any:
+    """The document. Raises MalformedBody where the bytes are no JSON, InvalidInput where a member came twice,
+    PayloadTooLarge.
+    """
+    _check_lists(body, _count(body, "["))
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise MalformedBody(f"the body is not JSON{media.not_json(body, error)}") from None
+    check_twice(body, document)
+    return document
+
+
 def _loaded(body: bytes | bytearray) -> Members:
     """By way of lists."""
     try:
@@ -116,17 +129,18 @@ def _read(document: Any) -> Members:
     for name, value in document.items():
         at = pointer(name)
         if name == "tokens":
-            members.tokens = _tokens(value, at)
+            members.tokens = tokens(value, at)
         elif name == "text":
             members.text = _text(value, at)
         elif name == "parameters":
             members.parameters = _parameters(value, at)
         else:
-            members.arrays[name] = _array(value, at, booleans=name == "mask")
+            members.arrays[name] = array(value, at, booleans=name == "mask")
     return members
 
 
-def _array(value: Any, at: str, *, booleans: bool = False) -> Array:
+def array(value: Any, at: str, *, booleans: bool = False) -> Array:
+    """Nested lists or base64 as an array. Raises InvalidInput."""
     if isinstance(value, dict) and "base64" in value:
         return base64.decode(value, at)
     return numbers(value, at, booleans=booleans)
@@ -196,7 +210,8 @@ def encode_array(values: Array) -> Iterator[Piece]:
     yield b"]"
 
 
-def _tokens(value: Any, at: str) -> list[str]:
+def tokens(value: Any, at: str) -> list[str]:
+    """Raises InvalidInput for what is no list of strings."""
     if not isinstance(value, list):
         raise InvalidInput(f"{at} is {kind(value)}; a list of strings is expected, one for each token", pointer=at)
     for i, token in enumerate(value):
@@ -224,7 +239,7 @@ def _parameters(value: Any, at: str) -> dict[str, np.ndarray]:
                 f"of numbers; words go into the query string: {media.in_query(name, part)}",
                 pointer=at + pointer(name),
             )
-    return {name: _array(part, at + pointer(name)) for name, part in value.items()}
+    return {name: array(part, at + pointer(name)) for name, part in value.items()}
 
 
 def _unquoted(name: str, value: str | bool) -> str:

@@ -30,9 +30,7 @@ _DIRECTORY_ENTRY = 46 + 512
 def decode(body: bytes | bytearray, limit: int) -> AttentionInput:
     """At most `limit` bytes once unpacked. Raises MalformedBody, PayloadTooLarge, InvalidInput."""
     parts = Members()
-    for name, content in _entries(body, limit):
-        check_names([name], dotted=True)
-        array = read_npy(content, pointer(name), claimed=media.NPZ)
+    for name, array in arrays(body, limit, dotted=True):
         if name == "tokens":
             parts.tokens = members.strings(array, pointer(name))
         elif "." in name:
@@ -40,6 +38,14 @@ def decode(body: bytes | bytearray, limit: int) -> AttentionInput:
         else:
             parts.arrays[name] = array
     return assemble(parts)
+
+
+def arrays(body: bytes | bytearray, limit: int, *, dotted: bool = False) -> Iterator[tuple[str, Array]]:
+    """By their names, which with `dotted` must be those of members. Raises as `decode`."""
+    for name, content in _entries(body, limit):
+        if dotted:
+            check_names([name], dotted=True)
+        yield name, read_npy(content, pointer(name), claimed=media.NPZ)
 
 
 def _entries(body: bytes | bytearray, limit: int) -> Iterator[tuple[str, bytes]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -37,11 +37,7 @@ _NAMES = {"float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", 
 
 def decode(body: bytes | bytearray) -> AttentionInput:
     """Raises MalformedBody, InvalidInput."""
-    try:
-        tensors = safetensors.deserialize(bytes(body))  # type: ignore[no-untyped-call]
-    except safetensors.SafetensorError as error:
-        hint = media.mismatch(body, media.SAFETENSORS) or f": {error}"
-        raise MalformedBody(f"the body is not a safetensors file{hint}") from None
+    tensors = _tensors(body)
     check_names((name for name, _ in tensors), dotted=True)
     members = Members()
     for name, tensor in tensors:
@@ -52,6 +48,21 @@ def decode(body: bytes | bytearray) -> AttentionInput:
         target = members.parameters if "." in name else members.arrays
         target[name] = _array(tensor, pointer(name))
     return assemble(members)
+
+
+def arrays(body: bytes | bytearray) -> Iterator[tuple[str, Array]]:
+    """By their names, whatever these are. Raises as `decode`."""
+    for name, tensor in _tensors(body):
+        yield name, _array(tensor, pointer(name))
+
+
+def _tensors(body: bytes | bytearray) -> list[tuple[str, dict[str, Any]]]:
+    try:
+        tensors: list[tuple[str, dict[str, Any]]] = safetensors.deserialize(bytes(body))  # type: ignore[no-untyped-call]
+    except safetensors.SafetensorError as error:
+        hint = media.mismatch(body, media.SAFETENSORS) or f": {error}"
+        raise MalformedBody(f"the body is not a safetensors file{hint}") from None
+    return tensors
 
 
 def _array(tensor: dict[str, Any], at: str) -> Array:

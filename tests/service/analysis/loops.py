@@ -17,25 +17,30 @@ Seen = Bool[np.ndarray, "queries keys"]
 TOLERANCE = 1e-5
 
 
-def counted(weights: Matrix, seen: Seen, padding: Sequence[bool]) -> list[int]:
+def counted(weights: Matrix, seen: Seen, padding: Sequence[bool], tolerance: float = TOLERANCE) -> list[int]:
     """The rows that may be read as distributions."""
     rows = []
     for i in range(len(weights)):
         row = weights[i][seen[i]]
-        if not padding[i] and row.size and np.isfinite(row).all() and abs(math.fsum(row) - 1) <= TOLERANCE:
+        if not padding[i] and row.size and np.isfinite(row).all() and abs(math.fsum(row) - 1) <= tolerance:
             rows.append(i)
     return rows
 
 
 def summary(
-    weights: Matrix, seen: Seen, padding: Sequence[bool], positions: Row, tokens: Sequence[object]
+    weights: Matrix,
+    seen: Seen,
+    padding: Sequence[bool],
+    positions: Row,
+    tokens: Sequence[object],
+    tolerance: float = TOLERANCE,
 ) -> dict[str, list[float]]:
     """The rows that each metric is the mean of, for self-attention in order; those of uniform attention under
     `uniform.<name>`.
     """
     found: dict[str, list[float]] = {}
     even = seen / np.maximum(seen.sum(1, keepdims=True), 1)
-    for i in counted(weights, seen, padding):
+    for i in counted(weights, seen, padding, tolerance):
         for kind, matrix in (("", weights), ("uniform.", even)):
             for name, value in _row(matrix, seen, positions, tokens, i):
                 found.setdefault(kind + name, []).append(value)
@@ -84,10 +89,16 @@ def profile(weights: Matrix, seen: Seen, padding: Sequence[bool]) -> dict[int, f
 
 
 def comparison(
-    a: Matrix, b: Matrix, scores: tuple[Matrix, Matrix], seen: Seen, padding: Sequence[bool], top: int
+    a: Matrix,
+    b: Matrix,
+    scores: tuple[Matrix, Matrix],
+    seen: Seen,
+    padding: Sequence[bool],
+    top: int,
+    tolerance: float = TOLERANCE,
 ) -> dict[str, list[float]]:
     """The rows that each metric of two matrices is the mean of; `a` is the reference."""
-    both = sorted(set(counted(a, seen, padding)) & set(counted(b, seen, padding)))
+    both = sorted(set(counted(a, seen, padding, tolerance)) & set(counted(b, seen, padding, tolerance)))
     found: dict[str, list[float]] = {}
     for i in both:
         where = np.flatnonzero(seen[i])
