@@ -3,6 +3,7 @@
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -11,6 +12,7 @@ from starlette.testclient import TestClient
 
 from service.admission import Limits
 from service.client import Calls
+from service.comparisons import metrics as of_pairs
 from service.errors import failures
 from service.presets import sentence
 from service.presets.listing import PRESETS
@@ -20,8 +22,9 @@ from service.probes.runs import BLOCK
 from service.records import RETURNABLE
 from service.routes import probe_query, query
 from service.settings import variables
+from service.summaries import metrics as of_rows
 from service.telemetry import Telemetry
-from service.wire import json, members, npz
+from service.wire import json, matrices, members, npz
 from tests.service.process import command, serving
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
@@ -89,6 +92,42 @@ def test_every_status_stands_in_the_readme(status: int) -> None:
     assert any(str(status) in cell.split(", ") for cell in rows("status"))
 
 
+def test_every_metric_of_matrices_stands_in_the_readme() -> None:
+    for heading, metrics in (("metric of a matrix", of_rows), ("metric of two matrices", of_pairs)):
+        table = rows(heading)
+        assert set().union(*map(names, table)) == set(metrics.NAMES)
+        default = {"yes": slice(None), "the first": slice(1), "the last two": slice(-2, None), "": slice(0)}
+        shown = [
+            list(re.findall(r"`(\w+)`", cell))[default[rest.split("|")[0].strip()]] for cell, rest in table.items()
+        ]
+        assert set().union(*shown) == set(metrics.DEFAULT)
+
+
+def test_the_summary_in_the_readme_is_the_answer(client: TestClient) -> None:
+    _, _, after = README.partition("#### Summaries and comparisons")
+    asked = re.search(r"/attention\?([^']*)'", after)
+    shown = re.search(r"^```\n(\{.*?)\n```", after, re.DOTALL | re.MULTILINE)
+    assert asked is not None
+    assert shown is not None
+    body = (Path(__file__).parent / "data" / "sentence.npy").read_bytes()
+    answer = client.post(f"/attention?{asked[1]}", content=body, headers={"content-type": "application/x-npy"}).json()
+    expected = orjson.loads(shown[1])
+    for result in answer["results"]:
+        del result["parameters"], result["conventions"]
+    del answer["timings"]
+    assert list(answer) == list(expected)
+    assert close(answer, expected)
+
+
+def close(a: Any, b: Any) -> bool:
+    """Equal but for the last digits, which are the processor's."""
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(close(a[name], b[name]) for name in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(close, a, b))
+    return bool(a == b or (isinstance(a, float) and abs(a - b) < 1e-4 * max(1.0, abs(b))))
+
+
 def test_every_limit_stands_in_the_readme() -> None:
     limits = Limits()
     table = rows("limit")
@@ -100,6 +139,8 @@ def test_every_limit_stands_in_the_readme() -> None:
         limits.batch,
         limits.cells,
         limits.parameters,
+        limits.summaries,
+        matrices.MOST,
         int(limits.position),
         limits.text,
         members.MAX_PARAMETERS,

@@ -121,6 +121,15 @@ def test_a_large_answer_takes_its_own_size_and_that_of_a_few_blocks(service: Pro
     assert most(service) < idle + 2 * (128 + 450) * MIB
 
 
+def test_the_summary_of_a_large_matrix_takes_no_room_for_it(service: Process) -> None:
+    """4096 tokens under 8 heads: a matrix of 512 MiB."""
+    idle = most(service)
+    x = np.random.default_rng(0).standard_normal((4096, 64), dtype=np.float32)
+    for query in ("causal=true&return=summary", "encoding=alibi&return=summary&top_k=8"):
+        assert ask(service, x, f"{query}&heads=8") < 4 * MIB
+    assert most(service) < idle + 450 * MIB
+
+
 def test_one_query_against_32768_keys(service: Process) -> None:
     x = np.random.default_rng(0).standard_normal((32_768, 64), dtype=np.float32)
     for encoding in ("rope", "t5", "alibi", "deberta", "transformer-xl", "cope"):
