@@ -11,7 +11,7 @@ from service.summaries.layout import Layout
 from service.summaries.metric import Metric, undefined
 from service.summaries.rows import RowNumbers
 from service.summaries.shapes import Rows, Selection
-from service.summaries.spread import percentiles
+from service.summaries.spread import mean_of, percentiles
 
 ONE_KEY = "no counted row sees two keys or more"
 
@@ -60,6 +60,7 @@ def measure(definitions: Sequence[Definition], of: RowNumbers, layout: Layout) -
         values = np.stack([one.value(of) for one in able] + [uniform(of) for _, uniform in based])
         spread = percentiles(values[: len(able)], over, rows)
         means = np.where(over[places], values, 0.0).sum(-1) / rows[places]
+    layers = mean_of(means[: len(able)], np.isfinite(means[: len(able)]))
     all_there, finite = bool(rows.all()), bool(np.isfinite(means).all())
     baselines = {able[i].name: means[len(able) + j] for j, (i, _) in enumerate(based)}
     for i, one in enumerate(able):
@@ -69,5 +70,5 @@ def measure(definitions: Sequence[Definition], of: RowNumbers, layout: Layout) -
         elif not finite and not np.isfinite(means[i]).all():
             reason = "it is infinite or no number"
         p10, p50, p90 = spread[i, ..., 0], spread[i, ..., 1], spread[i, ..., 2]
-        metrics[one.name] = Metric(means[i], rows[i], p10, p50, p90, baselines.get(one.name), reason)
+        metrics[one.name] = Metric(means[i], rows[i], p10, p50, p90, baselines.get(one.name), reason, layers[i])
     return {one.name: metrics[one.name] for one in definitions}

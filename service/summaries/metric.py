@@ -29,11 +29,13 @@ class Metric:
     p90: Heads | None = None
     uniform: Heads | None = None
     reason: str | None = None
+    known_layer: Float64[np.ndarray, " batch"] | None = None
+    """`layer`, where it was worked out together with others."""
 
     @property
     def layer(self) -> Float64[np.ndarray, " batch"]:
         """The mean of the heads that have a value."""
-        return mean_of(self.mean, np.isfinite(self.mean))
+        return mean_of(self.mean, np.isfinite(self.mean)) if self.known_layer is None else self.known_layer
 
     def document(self, batched: bool = True) -> dict[str, Any]:
         """Arrays [batch, heads], without `batched` [heads], as `orjson` writes them: what is not finite as null."""
