@@ -228,9 +228,13 @@ def test_time_and_collections_go_on_from_where_the_process_before_ended() -> Non
     assert 3 <= collections < gc.get_stats()[2]["collections"] + 3
 
 
-def test_a_request_to_nowhere_known_is_counted_as_other(telemetry: Telemetry) -> None:
+def test_what_nobody_knows_is_counted_as_unknown_and_other(telemetry: Telemetry) -> None:
     finish(telemetry, Exchange("id", "/attention", encoding="made up", status=418), 0.001)
-    assert counts.changes({}, values(telemetry), "attention_requests_total") == {("", "other", "500"): 1}
+    finish(telemetry, Exchange("id", "/made/up", encoding="made up", status=200), 0.001)
+    assert counts.changes({}, values(telemetry), "attention_requests_total") == {
+        ("unknown", "/attention", "500"): 1,
+        ("", "other", "200"): 1,
+    }
 
 
 def test_what_is_served_is_stated_with_where_it_computes(telemetry: Telemetry) -> None:
