@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from service import __version__
-from service.commands import encodings, probe, score
+from service.commands import encodings, matrices, probe, score
 from service.settings import Settings, SettingsError, variables
 
 EXAMPLES = """
@@ -80,6 +80,7 @@ def serve() -> None:
 cli.command(epilog=encodings.EPILOG)(encodings.encodings)
 cli.command(epilog=score.EPILOG)(score.score)
 cli.command(epilog=probe.EPILOG)(probe.probe)
+cli.command(epilog=matrices.EPILOG)(matrices.compare_matrices)
 
 
 def _settings() -> Settings:

@@ -48,6 +48,7 @@ __all__ = [
     "Busy",
     "Client",
     "Failed",
+    "Matrices",
     "Preset",
     "Refused",
     "Result",
@@ -291,21 +292,12 @@ class Attention(Mapping[str, Result]):
         the `rows_counted` queries that the value is the mean of; `uniform` is that of attention to every visible key
         alike. `batch` is None where the request had no batch.
         """
-        heads = self.shape.get("head") or list(range(self.shape["heads"]))
-        batched = "batch" in self.shape
-        rows: list[dict[str, Any]] = []
-        for result in self.values():
-            rows += _records(result.summary or {}, heads, batched, encoding=result.name, reference=None)
-        if self.comparison:
-            reference = self.comparison["reference"]
-            for name, metrics in self.comparison["against"].items():
-                rows += _records(metrics, heads, batched, encoding=name, reference=reference)
-        return rows
+        summaries = {name: one.summary for name, one in self.items() if one.summary is not None}
+        return _all_records(self.shape, summaries, self.comparison)
 
     def to_frame(self) -> pandas.DataFrame:
         """`records` as a pandas DataFrame."""
-        frame: pandas.DataFrame = _optional("pandas").DataFrame.from_records(self.records(), columns=RECORD)
-        return frame
+        return _frame(self.records())
 
     def to_xarray(self) -> xarray.Dataset:
         """All arrays under their names, with the axes encoding, batch, head, query, key (`terms` has the axis term
@@ -336,6 +328,34 @@ class Attention(Mapping[str, Result]):
     def _repr_html_(self) -> str:
         """For notebooks: no script, nothing to load, under 300 KB however large the matrices are."""
         return _page(self)
+
+
+class Matrices:
+    """What was found of matrices that came by name: `summaries` by theirs, and the `comparison` of the others with the
+    first.
+    """
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self.document = document
+        self.summaries: Mapping[str, Mapping[str, Any]] = {one["name"]: one["summary"] for one in document["results"]}
+        self.comparison: Mapping[str, Any] | None = document.get("comparison")
+
+    @property
+    def shape(self) -> Mapping[str, Any]:
+        shape: Mapping[str, Any] = self.document["shape"]
+        return shape
+
+    def records(self) -> list[dict[str, Any]]:
+        """As those of `Attention`, the names of matrices under `encoding`."""
+        return _all_records(self.shape, self.summaries, self.comparison)
+
+    def to_frame(self) -> pandas.DataFrame:
+        """`records` as a pandas DataFrame."""
+        return _frame(self.records())
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name} {size}" for name, size in self.shape.items())
+        return f"<Matrices {', '.join(self.summaries)}: {sizes}>"
 
 
 class Views(Mapping[str, Array]):
@@ -413,6 +433,25 @@ def _result(one: Mapping[str, Any], document: Mapping[str, Any], arrays: Mapping
 
 def _below(arrays: Mapping[str, Array], prefix: str) -> Mapping[str, Array]:
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def _all_records(
+    shape: Mapping[str, Any], summaries: Mapping[str, Mapping[str, Any]], comparison: Mapping[str, Any] | None
+) -> list[dict[str, Any]]:
+    heads = shape.get("head") or list(range(shape["heads"]))
+    batched = "batch" in shape
+    rows: list[dict[str, Any]] = []
+    for name, summary in summaries.items():
+        rows += _records(summary, heads, batched, encoding=name, reference=None)
+    if comparison:
+        for name, metrics in comparison["against"].items():
+            rows += _records(metrics, heads, batched, encoding=name, reference=comparison["reference"])
+    return rows
+
+
+def _frame(records: Sequence[Mapping[str, Any]]) -> pandas.DataFrame:
+    frame: pandas.DataFrame = _optional("pandas").DataFrame.from_records(records, columns=RECORD)
+    return frame
 
 
 def _records(
@@ -817,16 +856,17 @@ def _single(values: Array) -> Array:
     return single if np.isfinite(single).all() else values
 
 
-def _body(members: Mapping[str, Any], parameters: Mapping[str, Array]) -> tuple[str, bytes]:
-    """The content type and the content: safetensors, or what has room for text where there is any."""
+def _body(members: Mapping[str, Any], parameters: Mapping[str, Array], *, ordered: bool = False) -> tuple[str, bytes]:
+    """The content type and the content: safetensors, or what has room for text, or keeps an order, where it must."""
     arrays = {name: value for name, value in members.items() if isinstance(value, np.ndarray)}
     if "text" in members:
         document = {**members, **{name: _base64(value) for name, value in arrays.items()}}
         document |= {"parameters": {name: _base64(value) for name, value in parameters.items()}} if parameters else {}
         return JSON, json.dumps(document).encode()
-    if "tokens" in members:
+    if "tokens" in members or ordered:
+        names = {"tokens": np.array(members["tokens"], dtype=np.str_)} if "tokens" in members else {}
         file = io.BytesIO()
-        np.savez(file, tokens=np.array(members["tokens"], dtype=np.str_), **arrays, **parameters)  # type: ignore[arg-type]
+        np.savez(file, **names, **arrays, **parameters)  # type: ignore[arg-type]
         return NPZ, file.getvalue()
     return SAFETENSORS, write_safetensors({**arrays, **parameters})
 
@@ -1085,6 +1125,35 @@ class Calls:
         )
         return Call("POST", "/attention/probe", _json, [*query, *scalars], JSON, kind, content)
 
+    def compare_matrices(
+        self: Any,
+        /,
+        matrices: Mapping[str, Any],
+        *,
+        scores: Mapping[str, Any] | None = None,
+        metrics: str | Iterable[str] | None = None,
+        causal: bool | None = None,
+        sinks: bool | None = None,
+        tolerance: float | None = None,
+        top_k: int | None = None,
+        mask: Any = None,
+        positions: Any = None,
+        query_positions: Any = None,
+        key_positions: Any = None,
+        tokens: Iterable[str] | None = None,
+    ) -> Call[Matrices]:
+        """Attention matrices that you have already, by names of your own, summarised, and the others compared with the
+        first. Each is [queries, keys], [heads, queries, keys] or [batch, heads, queries, keys], all alike; `scores` are
+        those before mask and softmax, under the same names. `sinks`: rows may sum to less than 1; `tolerance`: how far
+        from 1 else. `top_k` is the k of topk_overlap.
+        """
+        members = _members(None, None, None, positions, query_positions, key_positions, mask, tokens, None)
+        for group, named in (("matrices", matrices), ("scores", scores or {})):
+            members |= {f"{group}/{name}": _single(array(value)) for name, value in named.items()}
+        kind, content = _body(members, {}, ordered=True)  # the first is the reference
+        query = _query(metrics=metrics, causal=causal, sinks=sinks, tolerance=tolerance, top_k=top_k)
+        return Call("POST", "/compare/matrices", lambda response: Matrices(_json(response)), query, JSON, kind, content)
+
     def encodings(self: Any, /, *, model: str | None = None) -> Call[list[dict[str, Any]]]:
         """The encodings that are served, a dictionary for each."""
         return Call("GET", "/encodings", lambda response: list(response.json()["encodings"]), _query(model=model))
@@ -1293,6 +1362,7 @@ class Client:
     attention = _sent(Calls.attention)
     picture = _sent(Calls.picture)
     probe = _sent(Calls.probe)
+    compare_matrices = _sent(Calls.compare_matrices)
     encodings = _sent(Calls.encodings)
     encoding = _sent(Calls.encoding)
     models = _sent(Calls.models)
@@ -1352,6 +1422,7 @@ class AsyncClient:
     attention = _awaited(Calls.attention)
     picture = _awaited(Calls.picture)
     probe = _awaited(Calls.probe)
+    compare_matrices = _awaited(Calls.compare_matrices)
     encodings = _awaited(Calls.encodings)
     encoding = _awaited(Calls.encoding)
     models = _awaited(Calls.models)

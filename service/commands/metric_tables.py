@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import csv
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TextIO
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from rich import box
 from rich.table import Table
 
 from service.client import RECORD
+from service.commands.inputs import STDIN
 
 Records = Sequence[Mapping[str, Any]]
 
@@ -37,11 +41,14 @@ def heads(records: Records, width: int) -> Iterator[Table]:
         yield from _tables(f"{encoding}{against}, by head", "head", own, width)
 
 
-def write_csv(records: Records, file: TextIO) -> None:
-    """A row for each metric of each head; what is undefined is empty."""
-    writer = csv.DictWriter(file, RECORD, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
+def to_file(records: Records, path: str | None) -> None:
+    """As CSV, a row for each metric of each head; what is undefined is empty. `-` is standard output, None no file."""
+    if path is None:
+        return
+    with nullcontext(sys.stdout) if path == STDIN else Path(path).open("w", newline="") as file:
+        writer = csv.DictWriter(file, RECORD, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(records)
 
 
 def plain(columns: Iterable[str], title: str | None = None, justify: Literal["left", "right"] = "right") -> Table:

@@ -27,6 +27,8 @@ Compare = Annotated[
 Model = Annotated[str | None, typer.Option(help="As GET /models lists them.")]
 Heads = Annotated[int | None, typer.Option(min=1, help="Must divide the width.")]
 Causal = Annotated[bool | None, typer.Option("--causal/--no-causal", help="Hide later keys, or do not.")]
+Metrics = Annotated[str | None, typer.Option(help="Names with commas, default, or all.")]
+ByHead = Annotated[bool, typer.Option("--by-head", help="Metrics of each head, not their means.")]
 Parameters = Annotated[
     list[str] | None,
     typer.Option(

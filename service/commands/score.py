@@ -53,13 +53,13 @@ def score(
     seed: Annotated[int | None, typer.Option(help="Of the preset.")] = None,
     text: Annotated[str | None, typer.Option(help="In place of a file, for models with a tokenizer.")] = None,
     head: Annotated[int, typer.Option(help="Which to draw, in the terminal.")] = 0,
-    by_head: Annotated[bool, typer.Option("--by-head", help="Metrics of each head, not their means.")] = False,
+    by_head: options.ByHead = False,
     no_map: Annotated[bool, typer.Option("--no-map", help="Metrics only.")] = False,
     returns: Annotated[
         list[str] | None,
         typer.Option("--return", help="What --json and --npz hold: weights, scores, terms, output, summary, ..."),
     ] = None,
-    metrics: Annotated[str | None, typer.Option(help="Names with commas, default, or all.")] = None,
+    metrics: options.Metrics = None,
     as_json: options.AsJson = False,
     csv: options.Csv = None,
     png: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a picture of every head.")] = None,
@@ -133,11 +133,7 @@ class _Answers:
 def _write(answers: _Answers, csv: str | None, png: Path | None, npz: Path | None) -> None:
     records = [] if answers.metrics is None else answers.metrics.records()
     try:
-        if csv == STDIN:
-            metric_tables.write_csv(records, sys.stdout)
-        elif csv is not None:
-            with Path(csv).open("w", newline="") as file:
-                metric_tables.write_csv(records, file)
+        metric_tables.to_file(records, csv)
         if png is not None:
             png.write_bytes(answers.png)
         if npz is not None and answers.arrays is not None:
