@@ -22,6 +22,11 @@ from models.graphs import Graphs, fixed_parameters, free_parameters, rows
 from models.modifiers import SWITCHES, masked_softmax
 
 TOLERANCE = 5e-6
+FEW = 257
+CELLS, NUMBERS = 1 << 19, 1 << 20
+"""At most, of a projected model: numbers of one matrix of all heads, and of all keys. The terms of a wide model would
+take gigabytes.
+"""
 
 
 class ParityError(RuntimeError):
@@ -82,14 +87,22 @@ def parity(family: Family, encoding: Encoding, graphs: Graphs) -> Parity:
     scores, positions = _session(graphs.scores), _session(graphs.positions)
     generator = torch.Generator().manual_seed(0)
     measured = Parity()
-    most = rows(family, encoding)
     for case in CASES:
-        if most is not None and case.keys > most:
-            case = replace(case, queries=min(case.queries, most), keys=most)
-        measured |= _compare(case, family, encoding, scores, positions, generator)
+        measured |= _compare(
+            _fitting(case, family, rows(family, encoding)), family, encoding, scores, positions, generator
+        )
     if max(measured.scores, measured.weights, measured.output, measured.terms) > TOLERANCE:
         raise ParityError(f"{family.name}/{encoding.card.id}: {measured} exceeds {TOLERANCE:g}")
     return measured
+
+
+def _fitting(case: Case, family: Family, most: int | None) -> Case:
+    """The case as a model takes it: no more keys than it has positions, and fewer tokens where it is wide."""
+    if family.sizes is None:
+        return case
+    heads, head_dim, _ = family.sizes
+    keys = min(case.keys, case.keys if most is None else most, max(FEW, NUMBERS // (heads * head_dim)))
+    return replace(case, queries=min(case.queries, keys, max(1, CELLS // (case.batch * heads * keys))), keys=keys)
 
 
 def _compare(

@@ -40,16 +40,22 @@ ARCHITECTURES: Mapping[str, Read] = {
 
 def read_layer(source: Source, index: int) -> tuple[Layer, Config]:
     """One layer and the configuration that it was read by. Raises CheckpointError."""
+    config = configuration(source)
+    layers = config.whole(*LAYERS)
+    if not 0 <= index < layers:
+        raise CheckpointError(f"{source.name} has layers 0 to {layers - 1}, so no layer {index}")
+    return ARCHITECTURES[config.model_type or ""](Tensors(source), config, index), config
+
+
+def configuration(source: Source) -> Config:
+    """Of the model whose layers are read: of one that sees, too, that of its language model. Raises CheckpointError."""
     config = Config(source.config, source.name)
     while config.model_type not in ARCHITECTURES:
         inner = next((config.values[name] for name in INSIDE if isinstance(config.values.get(name), dict)), None)
         if inner is None:
             raise _unknown(config)
         config = Config(inner, source.name)
-    layers = config.whole(*LAYERS)
-    if not 0 <= index < layers:
-        raise CheckpointError(f"{source.name} has layers 0 to {layers - 1}, so no layer {index}")
-    return ARCHITECTURES[config.model_type or ""](Tensors(source), config, index), config
+    return config
 
 
 def _unknown(config: Config) -> CheckpointError:

@@ -101,9 +101,14 @@ def _report(done: Import, name: str, output: Path, seconds: float) -> None:
         )
     for note in layer.notes:
         console.print(f"[yellow]note:[/yellow] {escape(note)}", highlight=False, soft_wrap=True)
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 2**20
     console.print(
-        f"written to {escape(str(output / name))} after {seconds:.1f} s, with {memory:,.0f} MiB at most",
+        f"written to {escape(str(output / name))} after {seconds:.1f} s, with {_memory(resource.RUSAGE_SELF):,.0f} MiB at most"
+        f" ({_memory(resource.RUSAGE_CHILDREN):,.0f} MiB beside it for the comparison)",
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _memory(who: int) -> float:
+    """The most that it had, in MiB."""
+    return resource.getrusage(who).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 2**20

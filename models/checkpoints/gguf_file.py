@@ -16,6 +16,7 @@ from torch import Tensor
 
 from models.checkpoints.errors import CheckpointError
 from models.checkpoints.gguf_layouts import restored
+from models.checkpoints.gguf_reader import Reader
 
 MODEL_TYPES: Mapping[str, str] = {
     "llama": "llama",
@@ -60,7 +61,7 @@ class GgufFile:
         """Raises CheckpointError."""
         self.path = path
         try:
-            self._reader = gguf.GGUFReader(path)
+            self._reader = Reader(path)
         except (OSError, ValueError, KeyError, IndexError) as error:
             raise CheckpointError(f"{path} cannot be read as GGUF: {error}") from error
         self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}

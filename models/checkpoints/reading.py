@@ -35,7 +35,7 @@ def read(path: Path, index: int | None) -> Read:
         if index is not None:
             raise CheckpointError(f"{path.name} is in the plain form, which holds one layer; leave --layer out")
         return Read(read_plain(path), None, {"file": path.name, "form": "plain"})
-    source = _source(path)
+    source = open_source(path)
     if index is None:
         raise CheckpointError(f"say which layer of {source.name} with --layer N, the first being 0")
     layer, config = read_layer(source, index)
@@ -43,7 +43,8 @@ def read(path: Path, index: int | None) -> Read:
     return Read(layer, index, origin, source, config.values)
 
 
-def _source(path: Path) -> Source:
+def open_source(path: Path) -> Source:
+    """A folder or a GGUF file. Raises CheckpointError."""
     if path.is_dir():
         return Folder(path)
     if path.suffix == ".gguf":

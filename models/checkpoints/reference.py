@@ -9,21 +9,27 @@ from __future__ import annotations
 import importlib.util
 import logging
 import re
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from models.checkpoints.architectures import configuration
 from models.checkpoints.errors import CheckpointError, some
 from models.checkpoints.llama import TRAITS
+from models.checkpoints.reading import open_source
 from models.checkpoints.source import Source
 
 VOCABULARY = 64
+QUESTION, ANSWER = "hidden.safetensors", "weights.safetensors"
 
 
 @dataclass(frozen=True)
@@ -207,3 +213,16 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
+
+
+def main(checkpoint: str, index: str, folder: str) -> None:
+    """The answer to the question in the folder, beside it; none where it is not known how to ask."""
+    source = open_source(Path(checkpoint))
+    hidden = load_file(Path(folder) / QUESTION)["hidden"]
+    weights = reference(source, configuration(source).values, int(index), hidden)
+    if weights is not None:
+        save_file({"weights": weights.contiguous()}, Path(folder) / ANSWER)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
