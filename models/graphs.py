@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from typing import NamedTuple
 
 import onnx
@@ -15,10 +17,12 @@ from models.encodings.card import Parameter
 from models.encodings.encoding import Encoding
 from models.family import Family, sample_of
 from models.modifiers import MODIFIERS, SWITCHES
-from models.trace import Axes, Signature, trace
+from models.trace import Axes, Signature, TraceError, trace
 
 # No two sizes alike, and none of them 1: the trace specialises on 0 and 1, and would merge equal sizes.
 BATCH, QUERIES, KEYS, HEADS, HEAD_DIM, ROWS = 2, 17, 19, 3, 6, 23
+# A projected model's own sizes may be like these. Those that divide none of them are tried first, then larger ones.
+STEPS = (0, 8, 30)
 MODIFIER_TABLES: Mapping[str, Axes] = {"softcap": (), "sinks": ("heads",)}
 
 
@@ -29,18 +33,47 @@ class Graphs(NamedTuple):
     positions: onnx.ModelProto
 
 
+class Lengths(NamedTuple):
+    """The sizes of the sample that a request will decide."""
+
+    batch: int = BATCH
+    queries: int = QUERIES
+    keys: int = KEYS
+    rows: int = ROWS
+
+    @classmethod
+    def beside(cls, sizes: Collection[int], step: int) -> Lengths:
+        """Larger by `step` at least, each unlike the others and no divisor of a model's own sizes."""
+        chosen: list[int] = []
+        for smallest in cls():
+            fitting = (
+                n for n in count(smallest + step) if n not in chosen and all(n != size and size % n for size in sizes)
+            )
+            chosen.append(next(fitting))
+        return cls(*chosen)
+
+
 def build(family: Family, encoding: Encoding) -> Graphs:
     """Trace both graphs. Raises `models.trace.TraceError` rather than return one that is right for the sample only."""
+    if family.sizes is None:
+        return _build(family, encoding, Lengths())
+    for step in STEPS[:-1]:
+        with suppress(TraceError):
+            return _build(family, encoding, Lengths.beside(family.sizes, step))
+    return _build(family, encoding, Lengths.beside(family.sizes, STEPS[-1]))
+
+
+def _build(family: Family, encoding: Encoding, lengths: Lengths) -> Graphs:
     heads, head_dim, width = family.sizes or (HEADS, HEAD_DIM, HEADS * HEAD_DIM)
     generator = torch.Generator().manual_seed(0)
     free, fixed = free_parameters(family, encoding), fixed_parameters(family, encoding)
-    samples = [sample_of(p, heads, head_dim, ROWS, generator) for p in free]
+    samples = [sample_of(p, heads, head_dim, lengths.rows, generator) for p in free]
 
     halves = _Positions(PositionTables(family.projections, encoding, family.sizes), [p.name for p in free], fixed)
-    last = (rows(family, encoding) or KEYS) - 1
+    last = (rows(family, encoding) or lengths.keys) - 1
     where = (
-        torch.arange(QUERIES).clamp(max=last).double(),
-        torch.arange(KEYS).clamp(max=last).double(),
+        torch.arange(lengths.queries).clamp(max=last).double(),
+        torch.arange(lengths.keys).clamp(max=last).double(),
         torch.tensor(False),
         torch.ones(heads, head_dim),
     )
@@ -73,9 +106,9 @@ def build(family: Family, encoding: Encoding) -> Graphs:
     scores = trace(
         _Scores(ScoredAttention(family.projections, encoding), list(tables), switches, terms),
         (
-            torch.ones(BATCH, heads, QUERIES, KEYS, dtype=torch.bool),
-            torch.randn((BATCH, QUERIES, *embedding), generator=generator),
-            torch.randn((BATCH, KEYS, *embedding), generator=generator),
+            torch.ones(lengths.batch, heads, lengths.queries, lengths.keys, dtype=torch.bool),
+            torch.randn((lengths.batch, lengths.queries, *embedding), generator=generator),
+            torch.randn((lengths.batch, lengths.keys, *embedding), generator=generator),
             *(table.clone() for table in tables.values()),
             *(torch.tensor(True) for _ in switches),
         ),

@@ -101,9 +101,10 @@ def _report(done: Import, name: str, output: Path, seconds: float) -> None:
         )
     for note in layer.notes:
         console.print(f"[yellow]note:[/yellow] {escape(note)}", highlight=False, soft_wrap=True)
+    most, beside = _memory(resource.RUSAGE_SELF), _memory(resource.RUSAGE_CHILDREN)
     console.print(
-        f"written to {escape(str(output / name))} after {seconds:.1f} s, with {_memory(resource.RUSAGE_SELF):,.0f} MiB at most"
-        f" ({_memory(resource.RUSAGE_CHILDREN):,.0f} MiB beside it for the comparison)",
+        f"written to {escape(str(output / name))} after {seconds:.1f} s, with {most:,.0f} MiB at most"
+        f" ({beside:,.0f} MiB beside it for the comparison)",
         highlight=False,
         soft_wrap=True,
     )
