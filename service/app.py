@@ -32,6 +32,7 @@ from service.engine.policy import policy_for
 from service.engine.session import Sessions
 from service.errors import NotReady, ServiceError
 from service.express.express import Express
+from service.keys import Keys, KeysError
 from service.large import Bounds
 from service.lifecycle import Lifecycle
 from service.logs import RequestLog
@@ -83,6 +84,8 @@ class Service:
     telemetry: Telemetry
     statistics: Statistics
     reloading: Reloading
+    keys: Keys | None
+    """None where nobody needs one."""
 
     def enter(self, process: int) -> None:
         """This is now one of several processes that were forked, the one of that number."""
@@ -97,8 +100,9 @@ def create_app(
     registry: CollectorRegistry | None = None,
     board: Board | None = None,
 ) -> FastAPI:
-    """The whole application. Raises DeviceError where the device asked for cannot be had. With a `board` of several
-    processes it may be forked, and each process must then enter the board.
+    """The whole application. Raises DeviceError where the device asked for cannot be had, KeysError where the file of
+    API keys cannot be read. With a `board` of several processes it may be forked, and each process must then enter the
+    board.
 
     What takes time, starting the engine and warming the models up, is done by the app's lifespan, which raises NotReady
     where a model fails.
@@ -154,7 +158,13 @@ def create_app(
         {one.graph.name: one.id for one in service.catalogue.encodings} | service.scoring.analyst.graphs,
         service.sessions.provider,
     )
-    observed = partial(Observed, telemetry=service.telemetry, lifecycle=service.lifecycle, endpoint=paths.template)
+    observed = partial(
+        Observed,
+        telemetry=service.telemetry,
+        lifecycle=service.lifecycle,
+        endpoint=paths.template,
+        keys=service.keys,
+    )
     app.add_middleware(observed)
     app.state.express = Express(
         attention,
@@ -163,7 +173,10 @@ def create_app(
         service.telemetry,
         service.statistics,
         settings,
+        service.keys,
     )
+    if service.keys is not None:
+        service.keys.changed.append(app.state.express.forget)
     service.reloading.taken += [service.scoring.forget, attention.forget, app.state.express.forget]
     app.shortcut = observed(app.router, direct={("POST", PATH): attention}, doors={v2.PREFIX: open_inference})
     return app
@@ -176,6 +189,9 @@ def device_name(provider: str) -> str:
 
 def _assemble(settings: Settings, sessions: Sessions, registry: CollectorRegistry, board: Board) -> Service:
     began = time.perf_counter()
+    keys = None
+    if settings.api_keys_file is not None:
+        keys = Keys(settings.api_keys_file, metrics=settings.api_keys_for_metrics)
     catalogue = Catalogue.read(settings.models)
     telemetry = Telemetry(registry, board)
     statistics = Statistics(board=board)
@@ -223,7 +239,7 @@ def _assemble(settings: Settings, sessions: Sessions, registry: CollectorRegistr
         lambda name, digest: sessions.drop(name, keep_digest=digest),
         settings.watch_seconds,
     )
-    service = Service(settings, catalogue, sessions, engine, scoring, lifecycle, telemetry, statistics, reloading)
+    service = Service(settings, catalogue, sessions, engine, scoring, lifecycle, telemetry, statistics, reloading, keys)
     reloading.taken.append(partial(_taken, service))
     return service
 
@@ -254,6 +270,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     await service.engine.start()
     began = time.perf_counter()
     try:
+        _read_again(service.keys)
         await service.engine.warm_up(await service.scoring.samples())
         await service.reloading.start()
         await service.engine.calibrate(await service.scoring.sizes())
@@ -263,6 +280,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.lifecycle.warm = True
         traces = _listen(service)
         tasks = [asyncio.create_task(_beat(service)), asyncio.create_task(service.reloading.follow())]
+        if service.keys is not None:
+            tasks.append(asyncio.create_task(service.keys.follow()))
         yield
         for task in tasks:
             task.cancel()
@@ -274,6 +293,16 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     finally:
         service.lifecycle.drain()
         await service.engine.stop(service.settings.drain_seconds)
+
+
+def _read_again(keys: Keys | None) -> None:
+    """They may be others by now than when this process was forked. Raises NotReady."""
+    if keys is None:
+        return
+    try:
+        keys.read()
+    except KeysError as error:
+        raise NotReady(str(error)) from None
 
 
 def _listen(service: Service) -> tracing.Tracing | None:

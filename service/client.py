@@ -1335,6 +1335,10 @@ def _awaited(
     return method
 
 
+def _headers(api_key: str | None, headers: Mapping[str, str] | None) -> dict[str, str]:
+    return ({} if api_key is None else {"Authorization": f"Bearer {api_key}"}) | dict(headers or {})
+
+
 class Client:
     """Asks a service; a context manager that closes its connections, and safe to share between threads."""
 
@@ -1345,6 +1349,7 @@ class Client:
         timeout: float = 60.0,
         retries: int = 4,
         longest_wait: float = 30.0,
+        api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
@@ -1353,11 +1358,14 @@ class Client:
     ) -> None:
         """`timeout` is in seconds, for connecting and for each wait for bytes. What is refused for lack of room (429,
         503), or never arrived, is tried again up to `retries` times, with at most `longest_wait` seconds in between.
+        `api_key` is sent with every request, to a service that asks for one.
         """
         self.url = url
         self._patience = Patience(retries, longest_wait, clock, jitter)
         self._sleep = sleep
-        self._http = httpx.Client(base_url=url, timeout=timeout, headers=headers, transport=transport)
+        self._http = httpx.Client(
+            base_url=url, timeout=timeout, headers=_headers(api_key, headers), transport=transport
+        )
 
     attention = _sent(Calls.attention)
     picture = _sent(Calls.picture)
@@ -1407,6 +1415,7 @@ class AsyncClient:
         timeout: float = 60.0,
         retries: int = 4,
         longest_wait: float = 30.0,
+        api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -1417,7 +1426,9 @@ class AsyncClient:
         self.url = url
         self._patience = Patience(retries, longest_wait, clock, jitter)
         self._sleep = sleep
-        self._http = httpx.AsyncClient(base_url=url, timeout=timeout, headers=headers, transport=transport)
+        self._http = httpx.AsyncClient(
+            base_url=url, timeout=timeout, headers=_headers(api_key, headers), transport=transport
+        )
 
     attention = _awaited(Calls.attention)
     picture = _awaited(Calls.picture)

@@ -45,6 +45,17 @@ class MalformedRequest(MalformedBody):
     title = "The request cannot be read"
 
 
+class Unauthorized(ServiceError):
+    """No API key came, or one that is not known. `unknown` says which."""
+
+    status, title, reason = 401, "An API key is needed", "unauthorized"
+
+    def __init__(self, *, unknown: bool) -> None:
+        came = "the API key that came is not one of those that are good now" if unknown else "no API key came"
+        super().__init__(f"{came}; send one as `Authorization: Bearer KEY` or as `X-API-Key: KEY`")
+        self.challenge = 'Bearer realm="attention"' + (', error="invalid_token"' if unknown else "")
+
+
 class NotFound(ServiceError):
     """A path or a named resource that does not exist."""
 

@@ -12,8 +12,17 @@ from typing import Protocol
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import leftover
-from service.errors import ClientClosedRequest, Draining, MethodNotAllowed, NotReady, Overloaded, ServiceError
+from service.errors import (
+    ClientClosedRequest,
+    Draining,
+    MethodNotAllowed,
+    NotReady,
+    Overloaded,
+    ServiceError,
+    Unauthorized,
+)
 from service.exchange import Exchange, header
+from service.keys import Keys
 from service.lifecycle import Lifecycle
 from service.telemetry import Telemetry
 from service.wire import media, problem
@@ -38,6 +47,7 @@ class Door(Protocol):
 class Observed:
     """Around `app`, or around what it serves itself: `direct`, endpoints by method and path, and `doors`, by the first
     part of their paths. `endpoint` gives the route template of a path, for the metrics.
+    Without `keys` nobody needs one.
     """
 
     def __init__(
@@ -48,10 +58,12 @@ class Observed:
         endpoint: Callable[[str], str],
         direct: Mapping[tuple[str, str], ASGIApp] | None = None,
         doors: Mapping[str, Door] | None = None,
+        keys: Keys | None = None,
     ) -> None:
         self.app = app
         self.direct = direct or {}
         self.doors = doors or {}
+        self.keys = keys
         self.telemetry = telemetry
         self.lifecycle = lifecycle
         self.endpoint = endpoint
@@ -92,6 +104,8 @@ class Observed:
         self.lifecycle.inflight += 1
         self.telemetry.began(exchange.endpoint)
         try:
+            if self.keys is not None:
+                self.keys.check(path, scope["headers"])
             await app(inner, receive, send_observed)
         except ServiceError as error:
             await self._fail(error, exchange, scope, receive, None if started else send_observed, door)
@@ -180,6 +194,8 @@ def _advice(error: ServiceError) -> Headers:
             return [(b"retry-after", str(max(1, math.ceil(error.retry_after))).encode())]
         case Draining() | NotReady():
             return [(b"retry-after", b"1")]
+        case Unauthorized():
+            return [(b"www-authenticate", error.challenge.encode())]
         case MethodNotAllowed():
             return [(b"allow", ", ".join(error.allowed).encode())]
         case _:

@@ -17,6 +17,7 @@ from service.app import Service, create_app, device_name
 from service.board import Board
 from service.engine.device import CPU, DeviceError, usable_cores
 from service.engine.session import Sessions
+from service.keys import KeysError
 from service.protocol import Protocol
 from service.server import PortTaken, Server, bind, join
 from service.settings import Settings
@@ -28,12 +29,17 @@ def run(settings: Settings, console: Console) -> int:
     logs.install(settings.log_level, settings.log_format, console)
     try:
         bound = bind(settings, together=settings.processes != 1)
-        sessions = Sessions(settings.device, cuda_graphs=settings.cuda_graphs)
-        processes = _processes(settings, sessions.provider)
-    except (PortTaken, DeviceError) as error:
+    except PortTaken as error:
         _say(console, str(error), "bold red")
         return FAILED
-    app = create_app(settings, sessions=sessions, board=Board(processes))
+    try:
+        sessions = Sessions(settings.device, cuda_graphs=settings.cuda_graphs)
+        processes = _processes(settings, sessions.provider)
+        app = create_app(settings, sessions=sessions, board=Board(processes))
+    except (DeviceError, KeysError) as error:
+        bound.close()
+        _say(console, str(error), "bold red")
+        return FAILED
     service: Service = app.state.service
 
     def announce() -> None:

@@ -82,6 +82,11 @@ class Settings(BaseSettings):
     table_cache_bytes: Size = Field(
         _bytes(128 << 20), description="memory for cached position tables, in all processes together"
     )
+    api_keys_file: Path | None = Field(
+        None,
+        description="file of API keys, one a line as it is or as `name:SHA-256`; where it is given requests need one",
+    )
+    api_keys_for_metrics: bool = Field(False, description="whether /metrics asks for an API key as well")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least severe message shown")
     log_format: Literal["text", "json"] = Field("text", description="text for people, or json: one object a line")
     access_log: bool = Field(
@@ -131,6 +136,8 @@ def variables() -> list[tuple[str, str, str]]:
 
 
 def _shown(default: object) -> str:
+    if default is None:
+        return "none"
     if isinstance(default, ByteSize):
         return default.human_readable().replace(".0", "")
     if isinstance(default, tuple):

@@ -54,8 +54,8 @@ async def _answer(url: str | None, question: Question[T]) -> T:
 
 @asynccontextmanager
 async def _inside() -> AsyncIterator[AsyncClient]:
-    """The whole application, asked without a socket. Its limits on time and on what is sent protect others, of whom
-    there are none here.
+    """The whole application, asked without a socket. Its limits on time and on what is sent, and its API keys,
+    protect others, of whom there are none here.
     """
     import httpx
 
@@ -63,7 +63,12 @@ async def _inside() -> AsyncIterator[AsyncClient]:
     from service.engine.device import DeviceError
     from service.errors import NotReady
 
-    alone = {"deadline_seconds": _DAY, "max_body_bytes": ByteSize(1 << 40), "json_cells": 1 << 40}
+    alone = {
+        "deadline_seconds": _DAY,
+        "max_body_bytes": ByteSize(1 << 40),
+        "json_cells": 1 << 40,
+        "api_keys_file": None,
+    }
     settings = Settings.read().model_copy(update=alone)
     try:
         app = create_app(settings)

@@ -22,6 +22,7 @@ from service.express.heads import LONGEST, Head, Heads
 from service.express.routine import Routine, Waiting
 from service.express.spent import Spent
 from service.express.template import learn
+from service.keys import Keys
 from service.lifecycle import Lifecycle
 from service.middleware import refusal
 from service.plan import RunsAtOnce
@@ -52,6 +53,7 @@ class Express:
         telemetry: Telemetry,
         statistics: Statistics,
         settings: Settings,
+        keys: Keys | None = None,
     ) -> None:
         self.attention = attention
         self.scoring = attention.scoring
@@ -60,6 +62,8 @@ class Express:
         self.telemetry = telemetry
         self.statistics = statistics
         self.settings = settings
+        self.keys = keys
+        """A head that is remembered has one that is good."""
         self.heads = Heads()
         self._due: deque[Routine] = deque()
         """Those that somebody waits for."""
@@ -67,11 +71,13 @@ class Express:
         self._scheduled = False
 
     def forget(self) -> None:
-        """What was learnt: the catalogue has changed. Those that wait are run as they are."""
+        """What was learnt: the catalogue or the API keys have changed. Those that wait are run as they are."""
         self.heads.forget()
 
     def learn(self, head: bytes, scope: Mapping[str, Any]) -> None:
         """Remembers the head of a request, as the server has read it."""
+        if self.keys is not None and not self.keys.admits(scope["headers"]):
+            return
         self.heads.learn(head, scope)
 
     def expects(self, data: bytes | bytearray) -> int | None:

@@ -12,7 +12,7 @@ from fastapi.openapi.docs import get_swagger_ui_html
 from starlette.responses import HTMLResponse
 from starlette.types import Receive, Scope, Send, StatefulLifespan
 
-from service import __version__
+from service import __version__, keys
 from service.catalogue import Catalogue
 from service.errors import NotFound
 from service.middleware import Observed
@@ -79,8 +79,23 @@ class Application(FastAPI):
             for unused in ("HTTPValidationError", "ValidationError"):
                 schemas.pop(unused, None)
             schemas.update(operation.SCHEMAS)
+            if self._settings.api_keys_file is not None:
+                _secure(document, metrics=self._settings.api_keys_for_metrics)
         assert self.openapi_schema is not None
         return self.openapi_schema
+
+
+def _secure(document: dict[str, Any], *, metrics: bool) -> None:
+    """Says which operations need an API key, and how it is sent."""
+    document["components"]["securitySchemes"] = {
+        "bearer": {"type": "http", "scheme": "bearer"},
+        "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+    }
+    document["security"] = [{"bearer": []}, {"header": []}]
+    for path, operations in document["paths"].items():
+        if keys.is_open(path, metrics=metrics):
+            for described in operations.values():
+                described["security"] = []
 
 
 def router(app: FastAPI) -> APIRouter:
