@@ -24,6 +24,7 @@ from service.analysis.analyst import Analyst, analysis_folder
 from service.analysis.given import Studies
 from service.board import Board
 from service.catalogue import Catalogue
+from service.cors import Cors
 from service.encoding import Encoding
 from service.engine.batches import Limits as QueueLimits
 from service.engine.engine import Engine
@@ -178,6 +179,8 @@ def create_app(
     if service.keys is not None:
         service.keys.changed.append(app.state.express.forget)
     service.reloading.taken += [service.scoring.forget, attention.forget, app.state.express.forget]
+    if settings.cors_origins:
+        app.cors = Cors(app.answer, settings.cors_origins, partial(observed, keys=None))
     app.shortcut = observed(app.router, direct={("POST", PATH): attention}, doors={v2.PREFIX: open_inference})
     return app
 

@@ -29,6 +29,9 @@ from service.wire import media, problem
 
 logger = logging.getLogger(__name__)
 
+NOSNIFF = (b"x-content-type-options", b"nosniff")
+"""Every answer is what its content type says, and nothing that a browser takes it for."""
+
 Headers = list[tuple[bytes, bytes]]
 
 
@@ -126,6 +129,7 @@ class Observed:
 
     def _headers(self, exchange: Exchange) -> Headers:
         headers = [
+            NOSNIFF,
             (b"x-request-id", exchange.request_id.encode()),
             (b"server-timing", exchange.server_timing.encode()),
         ]

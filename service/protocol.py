@@ -12,6 +12,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from service.errors import HeadTimeout, MalformedRequest, ServiceError
 from service.exchange import Exchange, new_id
 from service.express.express import Express
+from service.middleware import NOSNIFF
 from service.telemetry import OTHER
 from service.wire import media, problem
 
@@ -206,6 +207,7 @@ class Protocol(HttpToolsProtocol):
             STATUS_LINE[error.status].rstrip(),
             b"content-type: " + media.PROBLEM.encode(),
             b"content-length: %d" % len(content),
+            b": ".join(NOSNIFF),
             b"x-request-id: " + exchange.request_id.encode(),
             b"connection: close",
         ]

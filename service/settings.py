@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,6 +13,8 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 PREFIX = "ATTENTION_"
 EXPORTED = Path(__file__).resolve().parent.parent / "exported"
+
+_ORIGIN = re.compile(r"https?://([a-z0-9._-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})?")
 
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Size = Annotated[ByteSize, Field(gt=0)]
@@ -82,6 +85,10 @@ class Settings(BaseSettings):
     table_cache_bytes: Size = Field(
         _bytes(128 << 20), description="memory for cached position tables, in all processes together"
     )
+    cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="other origins whose pages may ask and read, as https://host:port, separated by commas",
+    )
     api_keys_file: Path | None = Field(
         None,
         description="file of API keys, one a line as it is or as `name:SHA-256`; where it is given requests need one",
@@ -108,6 +115,19 @@ class Settings(BaseSettings):
         if isinstance(value, str):
             return [Path(part).expanduser() for part in value.split(os.pathsep) if part]
         return value
+
+    @field_validator("cors_origins", mode="before")
+    @classmethod
+    def _origins(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        origins = tuple(part.strip().removesuffix("/").lower() for part in value.split(",") if part.strip())
+        for origin in origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise ValueError(
+                    f"{origin!r} is no origin: a scheme, a host and a port if there is one, https://a.org:8443"
+                )
+        return origins
 
     @field_validator("device", "log_level", "log_format", mode="before")
     @classmethod
@@ -140,6 +160,8 @@ def _shown(default: object) -> str:
         return "none"
     if isinstance(default, ByteSize):
         return default.human_readable().replace(".0", "")
+    if isinstance(default, tuple) and not default:
+        return "none"
     if isinstance(default, tuple):
         return os.pathsep.join(map(_relative, default))
     return f"{default:g}" if isinstance(default, float) else str(default)

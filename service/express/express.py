@@ -24,7 +24,7 @@ from service.express.spent import Spent
 from service.express.template import learn
 from service.keys import Keys
 from service.lifecycle import Lifecycle
-from service.middleware import refusal
+from service.middleware import NOSNIFF, refusal
 from service.plan import RunsAtOnce
 from service.records import Timings
 from service.routes.attention import PATH, Asked, Attention
@@ -64,7 +64,8 @@ class Express:
         self.settings = settings
         self.keys = keys
         """A head that is remembered has one that is good."""
-        self.heads = Heads()
+        # What a page of another origin may read is said in headers of its own.
+        self.heads = Heads((b"origin",) if settings.cors_origins else ())
         self._due: deque[Routine] = deque()
         """Those that somebody waits for."""
         self._waiting = 0
@@ -126,6 +127,7 @@ class Express:
         headers, content = refusal(error, exchange.request_id)
         exchange.gave(headers)
         own = (
+            NOSNIFF,
             (b"x-request-id", exchange.request_id.encode()),
             (b"server-timing", exchange.server_timing.encode()),
         )
@@ -243,9 +245,11 @@ class Express:
         computed, closing = time.perf_counter(), self.lifecycle.draining
         rows, single = routine.plan.layout.query_shape[0], routine.plan.layout.batch is None
         asked, nonfinite, like = routine.asked, 0, self._like(routine)
-        lines = b"%bcontent-type: %b\r\nvary: Accept\r\ncache-control: no-store\r\n%bcontent-length: " % (
+        lines = b"%bcontent-type: %b\r\nvary: %b\r\ncache-control: no-store\r\n%b: %b\r\n%bcontent-length: " % (
             requests[0].connection.first_lines,
             asked.accepted.encode(),
+            b"Accept, Origin" if self.settings.cors_origins else b"Accept",
+            *NOSNIFF,
             b"connection: close\r\n" if closing else b"",
         )
         arrays = [found.outputs[name] for name in _order(found.outputs)]

@@ -41,9 +41,12 @@ class Head:
 
 
 class Heads:
-    """Remembers so many of each; when there are more it forgets all, for what is still sent is soon learnt again."""
+    """Remembers so many of each; when there are more it forgets all, for what is still sent is soon learnt again. None
+    with a header of `unusual`.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, unusual: tuple[bytes, ...] = ()) -> None:
+        self._unusual = (*_UNUSUAL, *unusual)
         self._heads: dict[bytes, Head] = {}
         self._seen: set[int] = set()
         self.routines = 0
@@ -60,7 +63,7 @@ class Heads:
             return
         headers = dict(reversed(scope["headers"]))
         length = headers.get(b"content-length", b"")
-        if any(name in headers for name in _UNUSUAL) or not length.isdigit() or int(length) > THREADED:
+        if any(name in headers for name in self._unusual) or not length.isdigit() or int(length) > THREADED:
             return
         if headers.get(b"connection", b"keep-alive").lower() != b"keep-alive" or head in self._heads:
             return

@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send, StatefulLifespan
 
 from service import __version__, keys
 from service.catalogue import Catalogue
+from service.cors import Cors
 from service.errors import NotFound
 from service.middleware import Observed
 from service.routes import open_inference_operation, operation, probe_operation, samples
@@ -39,6 +40,13 @@ SWAGGER = {
 }
 
 
+POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+)
+"""Of the page: Swagger UI is started by a script in it, and has styles and pictures in its own files."""
+
+
 class Application(FastAPI):
     """FastAPI, with what is said of encodings in its OpenAPI document as they are now."""
 
@@ -58,8 +66,17 @@ class Application(FastAPI):
         self._described = catalogue.version
         self.shortcut: Observed | None = None
         """Answers what it serves past the framework's own layers, which cost as much as a small request."""
+        self.cors: Cors | None = None
+        """Around both ways, where pages of other origins may read the answers."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.cors is not None:
+            await self.cors(scope, receive, send)
+        else:
+            await self.answer(scope, receive, send)
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Whoever asks."""
         if self.shortcut is not None and self.shortcut.serves(scope):
             await self.shortcut(scope, receive, send)
         else:
@@ -112,7 +129,7 @@ def router(app: FastAPI) -> APIRouter:
     @routes.get("/docs")
     async def docs(request: Request) -> HTMLResponse:
         root = request.scope.get("root_path", "")
-        return get_swagger_ui_html(
+        page = get_swagger_ui_html(
             openapi_url=f"{root}{app.openapi_url}",
             title=app.title,
             swagger_js_url=f"{root}/docs/swagger-ui-bundle.js",
@@ -120,6 +137,8 @@ def router(app: FastAPI) -> APIRouter:
             swagger_favicon_url="data:,",
             swagger_ui_parameters=app.swagger_ui_parameters,
         )
+        page.headers["content-security-policy"] = POLICY
+        return page
 
     @routes.get("/docs/{file}")
     async def asset(file: str) -> Response:

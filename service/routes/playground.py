@@ -10,7 +10,6 @@ from starlette.staticfiles import StaticFiles
 FOLDER = Path(__file__).resolve().parent.parent / "playground"
 HEADERS = {
     "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'",
-    "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     # A browser asks whether its copy is still good, by its ETag: a new version is seen at once and costs one load.
     "cache-control": "no-cache",
