@@ -1,5 +1,5 @@
 /** The tab on the chosen encodings: what each does, where it comes from, and its parameters. */
-import { h, option, outside } from "./dom.js";
+import { h, option, outside, refill } from "./dom.js";
 import { dashed } from "./identity.js";
 import { encodingOf } from "./panels.js";
 
@@ -8,7 +8,8 @@ export const needs = ["cards", "encodings", "parameters"];
 export function about(act) {
   return (root, { settings, cards }) => {
     const open = new Set([...root.querySelectorAll("details[open]")].map((one) => one.dataset.key));
-    root.replaceChildren(
+    refill(
+      root,
       h("p", {
         class: "lead",
         textContent:

@@ -1,5 +1,5 @@
 /** The tab with the numbers themselves: the text alternative of a matrix. */
-import { h, option } from "./dom.js";
+import { h, option, refill } from "./dom.js";
 import { shown } from "./picture.js";
 import { digits } from "./scale.js";
 import { named } from "./words.js";
@@ -26,7 +26,8 @@ export function draw(root, state) {
         ? digits(Number(matrix[q * run.keys + k].toPrecision(3)))
         : "not a number";
   const { cell } = settings;
-  root.replaceChildren(
+  refill(
+    root,
     h(
       "div",
       { class: "tab-head" },

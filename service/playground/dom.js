@@ -20,6 +20,22 @@ export function h(tag, given = {}, ...children) {
   return element;
 }
 
+/** Puts `children` in the place of what `root` has; where the focus was in it, it is on what stands there now. */
+export function refill(root, ...children) {
+  const path = [];
+  for (let at = document.activeElement; at !== root; at = at.parentNode) {
+    if (!at || !root.contains(at)) {
+      path.length = 0;
+      break;
+    }
+    path.unshift([...at.parentNode.childNodes].indexOf(at));
+  }
+  root.replaceChildren(...children);
+  let found = path.length ? root : null;
+  for (const index of path) found = found?.childNodes[index] ?? null;
+  found?.focus?.({ preventScroll: true });
+}
+
 const SVG = "http://www.w3.org/2000/svg";
 
 export function svg(tag, given = {}, ...children) {

@@ -1,6 +1,6 @@
 /** The cell under the crosshair, under every encoding. */
 import { dashed } from "./identity.js";
-import { find, h } from "./dom.js";
+import { find, h, refill } from "./dom.js";
 import { rank, rowOf, timesUniform, topKeys } from "./metrics.js";
 import { digits } from "./scale.js";
 import { named, percent, times } from "./words.js";
@@ -18,10 +18,7 @@ export function inspector(store, act) {
       return;
     }
     const shown = settings.encodings.filter((name) => run.result(name) && !hidden.has(name));
-    root.replaceChildren(
-      heading(run, cell, settings, locked, act),
-      ...shown.map((name) => block(state, name, cell, act)),
-    );
+    refill(root, heading(run, cell, settings, locked, act), ...shown.map((name) => block(state, name, cell, act)));
   });
 }
 

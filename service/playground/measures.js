@@ -1,6 +1,6 @@
 /** The tab of the service's metrics: a line for each encoding and head. */
 import { write } from "./csv.js";
-import { download, h } from "./dom.js";
+import { download, h, refill } from "./dom.js";
 
 export const needs = ["run", "settings", "hidden"];
 
@@ -69,7 +69,8 @@ export function draw(root, state) {
   const at = columns.indexOf(order.column);
   const sorted = at < 0 ? rows : [...rows].sort((a, b) => compare(a[at], b[at]) * (order.down ? -1 : 1));
   const best = run.comparison?.reference;
-  root.replaceChildren(
+  refill(
+    root,
     h(
       "div",
       { class: "tab-head" },

@@ -34,8 +34,9 @@ function failures(store, act) {
       return;
     }
     const command = problem.asked ? curl(HOME, problem.asked.settings, problem.asked.input) : "";
-    const wait = h("span", { class: "countdown", role: "timer" });
-    root.replaceChildren(
+    const wait = h("span", { class: "countdown", "aria-hidden": "true" }); // said aloud each second it would drown the rest
+    const where = [problem.pointer && `at ${problem.pointer}`, problem.requestId && `request ${problem.requestId}`];
+    const parts = [
       h(
         "div",
         { class: "problem-head" },
@@ -44,21 +45,17 @@ function failures(store, act) {
         h("button", { type: "button", class: "plain", textContent: "Try again", on: { click: () => act.run() } }),
       ),
       h("p", { class: "detail", textContent: problem.detail }),
-      h(
-        "p",
-        { class: "muted" },
-        ...[problem.pointer && `at ${problem.pointer}`, problem.requestId && `request ${problem.requestId}`]
-          .filter(Boolean)
-          .join(" · "),
-      ),
-      command &&
-        h(
-          "details",
-          {},
-          h("summary", { textContent: "The same request from a command line" }),
-          h("pre", { tabIndex: 0, textContent: command }),
-        ),
-    );
+      h("p", { class: "muted", textContent: where.filter(Boolean).join(" · ") }),
+    ];
+    if (problem.retryAfter) {
+      const said = `The page asks again in ${problem.retryAfter} seconds.`;
+      parts.push(h("p", { class: "visually-hidden", textContent: said }));
+    }
+    if (command) {
+      const summary = h("summary", { textContent: "The same request from a command line" });
+      parts.push(h("details", {}, summary, h("pre", { tabIndex: 0, textContent: command })));
+    }
+    root.replaceChildren(...parts);
     if (problem.retryAfter) timer = countdown(wait, problem.retryAfter, () => act.run());
   });
 }

@@ -1,5 +1,5 @@
 /** Which encodings are shown. */
-import { find, h } from "./dom.js";
+import { find, h, refill } from "./dom.js";
 import { dashed } from "./identity.js";
 import { MOST_ENCODINGS } from "./urlstate.js";
 
@@ -16,7 +16,8 @@ export function picker(store, act) {
   });
   store.on(["settings", "catalogue", "hidden"], (state) => {
     const { encodings } = state.settings;
-    chips.replaceChildren(
+    refill(
+      chips,
       ...encodings.map((name) =>
         h(
           "li",
@@ -53,7 +54,8 @@ export function picker(store, act) {
     const found = served.filter(({ id, title, summary, aliases }) =>
       `${id} ${title} ${summary} ${aliases.join(" ")}`.toLowerCase().includes(wanted),
     );
-    list.replaceChildren(
+    refill(
+      list,
       ...found.map(({ id, title, summary, causal }) =>
         h(
           "li",

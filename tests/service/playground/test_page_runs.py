@@ -167,6 +167,22 @@ def test_encodings_are_added_and_removed(watched: Watched) -> None:
     assert len([path for path in watched.asked[asked:] if "terms" not in path]) == 0
 
 
+def test_the_focus_stays_where_it_was_when_a_list_is_written_anew(watched: Watched) -> None:
+    watched.open("#enc=rope,alibi&tab=about")
+    page = watched.page
+    theta = page.locator("#card-rope").get_by_label("theta")
+    theta.fill("100")
+    theta.press("Tab")
+    watched.drawn()
+    assert watched.fragment()["rope.theta"] == "100"
+    expect(page.locator("#card-rope").get_by_label("layout")).to_be_focused()
+    page.locator("#chips").get_by_role("button", name="alibi", exact=True).press("Enter")
+    expect(watched.panel("alibi")).to_have_count(0)
+    expect(page.locator("#chips").get_by_role("button", name="alibi", exact=True)).to_be_focused()
+    page.locator("#chips").get_by_role("button", name="alibi", exact=True).press("Enter")
+    expect(watched.panel("alibi")).to_be_visible()
+
+
 @pytest.mark.parametrize("name", ["x.npy", "x.csv", "x.json"])
 def test_own_vectors_come_from_files_and_never_stand_in_the_address(
     watched: Watched, tmp_path: Path, name: str
