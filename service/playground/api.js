@@ -4,6 +4,30 @@ import * as timing from "./timing.js";
 /** The address that the page came from, without its file and its fragment. */
 export const HOME = new URL(".", location.href).href.replace(/\/$/, "");
 
+const STORED = "api-key"; // for as long as the tab is open
+
+let key = null;
+try {
+  key = sessionStorage.getItem(STORED);
+} catch {
+  // Storage may be forbidden; then a key holds until the page is left.
+}
+
+/** From now on every request carries this API key. */
+export function useKey(given) {
+  key = given;
+  try {
+    sessionStorage.setItem(STORED, given);
+  } catch {
+    // As above.
+  }
+}
+
+/** Whether requests carry a key. */
+export function keyed() {
+  return key !== null;
+}
+
 /** What went wrong: the service's problem document, or that there was no answer. */
 export class Problem extends Error {
   constructor({ status = 0, title, detail, pointer = null, requestId = null, retryAfter = null }) {
@@ -27,7 +51,11 @@ export async function ask(path, { body, type, accept = "application/json", signa
       method: body === undefined ? "GET" : "POST",
       body,
       signal,
-      headers: { Accept: accept, ...(type ? { "Content-Type": type } : {}) },
+      headers: {
+        Accept: accept,
+        ...(type ? { "Content-Type": type } : {}),
+        ...(key ? { Authorization: `Bearer ${key}` } : {}),
+      },
     });
     buffer = await response.arrayBuffer();
   } catch (error) {

@@ -1,5 +1,5 @@
 /** Pictures and numbers to take away. */
-import { ask, HOME } from "./api.js";
+import { ask, HOME, keyed } from "./api.js";
 import { project } from "./cells.js";
 import { write } from "./csv.js";
 import { download, find } from "./dom.js";
@@ -41,11 +41,11 @@ export function exporter(store) {
   });
   on("export-input", ({ run }) => download("input.safetensors", body(run.input).body));
   on("copy-curl", ({ settings, run }) =>
-    copy(curl(HOME, run?.settings ?? settings, run?.input), "The curl command is copied."),
+    copy(curl(HOME, run?.settings ?? settings, run?.input, keyed()), "The curl command is copied."),
   );
   on("copy-python", ({ settings, run }) =>
     copy(
-      python(HOME, { ...(run?.settings ?? settings), head: settings.head }, run?.input),
+      python(HOME, { ...(run?.settings ?? settings), head: settings.head }, run?.input, keyed()),
       "The Python script is copied.",
     ),
   );

@@ -1,5 +1,5 @@
 /** Wires the parts together: what can be done, and what each thing done changes. */
-import { json, Problem } from "./api.js";
+import { json, useKey } from "./api.js";
 import { about } from "./about.js";
 import * as celltable from "./celltable.js";
 import { controls } from "./controls.js";
@@ -219,6 +219,12 @@ const act = {
     return true;
   },
 
+  useKey(key) {
+    useKey(key);
+    describe(store.state);
+    begin();
+  },
+
   openTab: (tab) => act.show({ tab }),
   openAbout(name) {
     act.openTab("about");
@@ -294,7 +300,10 @@ tabs(store, act, {
 
 // Parts of the settings that only some things depend on.
 store.on(["settings"], ({ settings: now }) => store.set({ encodings: now.encodings, parameters: now.parameters }));
-store.on(["settings"], ({ settings: now, cards }) => {
+store.on(["settings"], describe);
+
+/** Asks for the cards of the encodings that have none yet. */
+function describe({ settings: now, cards }) {
   for (const id of new Set(now.encodings.map(encodingOf))) {
     if (cards.has(id)) continue;
     cards.set(id, null);
@@ -303,7 +312,7 @@ store.on(["settings"], ({ settings: now, cards }) => {
       () => store.state.cards.delete(id),
     );
   }
-});
+}
 
 const themed = matchMedia("(prefers-color-scheme: dark)");
 themed.addEventListener("change", () => store.set({ theme: store.state.theme + 1 }));
@@ -321,24 +330,22 @@ find("theme").addEventListener("click", () => {
 
 store.changed.add("settings");
 store.flush();
-const [catalogue, presets, models] = [json("encodings"), listPresets(), json("models")];
-models.then(
-  ({ models: found }) => store.set({ models: found }),
-  () => {},
-);
-presets.then(
-  (found) => store.set({ presets: found }),
-  () => {},
-);
-catalogue.then(
-  ({ encodings }) => store.set({ catalogue: encodings }),
-  (error) => store.set({ problem: error instanceof Problem ? error : null }),
-);
-remember(false);
-// What a link asks for is checked against what there is; the first visit need not wait.
-if (location.hash === urlstate.write(urlstate.read("").settings)) runner.run();
-else
-  Promise.allSettled([catalogue, models]).then(() => {
-    act.checked();
-    runner.run();
-  });
+begin();
+
+/** Asks what there is, then for the first answer. */
+function begin() {
+  const [catalogue, presets, models] = [json("encodings"), listPresets(), json("models")];
+  const ignored = () => {}; // the run tells of it
+  catalogue.then(({ encodings }) => store.set({ catalogue: encodings }), ignored);
+  presets.then((found) => store.set({ presets: found }), ignored);
+  models.then(({ models: found }) => store.set({ models: found }), ignored);
+  remember(false);
+  // What a link asks for is checked against what there is; the first visit need not wait.
+  if (location.hash === urlstate.write(urlstate.read("").settings)) runner.run();
+  else {
+    Promise.allSettled([catalogue, models]).then(() => {
+      act.checked();
+      runner.run();
+    });
+  }
+}

@@ -1,5 +1,5 @@
 /** What went wrong, what was changed, and what a screen reader is told. */
-import { HOME } from "./api.js";
+import { HOME, keyed } from "./api.js";
 import { find, h } from "./dom.js";
 import { rank, rowOf } from "./metrics.js";
 import { curl } from "./question.js";
@@ -33,7 +33,9 @@ function failures(store, act) {
       root.replaceChildren();
       return;
     }
-    const command = problem.asked ? curl(HOME, problem.asked.settings, problem.asked.input) : "";
+    const command = problem.asked
+      ? curl(HOME, problem.asked.settings, problem.asked.input, keyed() || problem.status === 401)
+      : "";
     const wait = h("span", { class: "countdown", "aria-hidden": "true" }); // said aloud each second it would drown the rest
     const where = [problem.pointer && `at ${problem.pointer}`, problem.requestId && `request ${problem.requestId}`];
     const parts = [
@@ -51,6 +53,7 @@ function failures(store, act) {
       const said = `The page asks again in ${problem.retryAfter} seconds.`;
       parts.push(h("p", { class: "visually-hidden", textContent: said }));
     }
+    if (problem.status === 401) parts.push(keyForm(act));
     if (command) {
       const summary = h("summary", { textContent: "The same request from a command line" });
       parts.push(h("details", {}, summary, h("pre", { tabIndex: 0, textContent: command })));
@@ -58,6 +61,22 @@ function failures(store, act) {
     root.replaceChildren(...parts);
     if (problem.retryAfter) timer = countdown(wait, problem.retryAfter, () => act.run());
   });
+}
+
+/** Where the service lets in only who has a key. */
+function keyForm(act) {
+  const field = h("input", { type: "password", autocomplete: "off", required: true, "aria-label": "API key" });
+  const submit = (event) => {
+    event.preventDefault();
+    act.useKey(field.value.trim());
+  };
+  return h(
+    "form",
+    { class: "key-form", on: { submit } },
+    h("label", {}, "API key ", field),
+    h("button", { type: "submit", class: "primary", textContent: "Use it" }),
+    h("span", { class: "muted", textContent: "It is kept in this tab alone, until it is closed." }),
+  );
 }
 
 /** Tells the seconds that are left, then goes on. */

@@ -53,22 +53,20 @@ export function presetPath({ preset, n, d, seed }) {
 
 const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 
-/** The request as a command line. Own data is not in it: it reads the file that the page offers for download. */
-export function curl(
-  home,
-  settings,
-  input,
-  accept = "application/json",
-  returns = ["weights", "summary", "comparison"],
-) {
-  const target = `${home}/attention?${query(settings, { returns: single(settings, returns) })}`;
-  const kind = accept === "application/json" ? "" : ` -H ${quoted(`Accept: ${accept}`)} -o answer.npz`;
-  if (input?.text !== undefined) {
-    return `curl -s ${quoted(target)} -H 'Content-Type: application/json'${kind} \\\n     -d ${quoted(JSON.stringify({ text: input.text }))}`;
+/**
+ * The request as a command line. Own data is not in it: it reads the file that the page offers for download. Nor is an
+ * API key (where requests are `keyed`): it is taken from the environment.
+ */
+export function curl(home, settings, input, keyed) {
+  const returns = single(settings, ["weights", "summary", "comparison"]);
+  const target = quoted(`${home}/attention?${query(settings, { returns })}`);
+  const key = keyed ? ' -H "Authorization: Bearer $API_KEY"' : "";
+  const json = `curl -s${key} ${target} -H 'Content-Type: application/json'`;
+  if (input?.text !== undefined) return `${json} \\\n     -d ${quoted(JSON.stringify({ text: input.text }))}`;
+  if (input?.own) {
+    return `curl -s${key} ${target} -H 'Content-Type: ${SAFETENSORS}' \\\n     --data-binary @input.safetensors`;
   }
-  if (input && input.own)
-    return `curl -s ${quoted(target)} -H 'Content-Type: ${SAFETENSORS}'${kind} \\\n     --data-binary @input.safetensors`;
-  return `curl -s ${quoted(`${home}/${presetPath(settings)}`)} |\ncurl -s ${quoted(target)} -H 'Content-Type: application/json'${kind} -d @-`;
+  return `curl -s${key} ${quoted(`${home}/${presetPath(settings)}`)} |\n${json} -d @-`;
 }
 
 /** Without what needs a second encoding where there is one only. */
@@ -77,31 +75,35 @@ export function single(settings, returns) {
 }
 
 /** The request as a Python script: the standard library and NumPy. */
-export function python(home, settings, input) {
-  const target = `${home}/attention?${query(settings, { returns: ["weights"] })}`;
-  const lines = ["import io", "import json", "import urllib.request", "", "import numpy as np", ""];
+export function python(home, settings, input, keyed) {
+  const target = JSON.stringify(`${home}/attention?${query(settings, { returns: ["weights"] })}`);
+  const key = keyed ? '"Authorization": "Bearer " + os.environ["API_KEY"]' : "";
+  const made = [];
   if (input?.text !== undefined) {
-    lines.push(`body, kind = json.dumps({"text": ${JSON.stringify(input.text)}}).encode(), "application/json"`);
-  } else if (input && input.own) {
-    lines.push(
-      'body, kind = open("input.safetensors", "rb").read(), "application/vnd.safetensors"  # the page\'s Export has it',
-    );
+    made.push(`body, kind = json.dumps({"text": ${JSON.stringify(input.text)}}).encode(), "application/json"`);
+  } else if (input?.own) {
+    made.push(`body, kind = open("input.safetensors", "rb").read(), "${SAFETENSORS}"  # the page's Export has it`);
   } else {
-    lines.push(
-      `body = urllib.request.urlopen(${JSON.stringify(`${home}/${presetPath(settings)}`)}).read()`,
-      'kind = "application/json"',
-    );
+    const preset = JSON.stringify(`${home}/${presetPath(settings)}`);
+    const asked = keyed ? `urllib.request.Request(${preset}, headers={${key}})` : preset;
+    made.push(`body, kind = urllib.request.urlopen(${asked}).read(), "application/json"`);
   }
-  lines.push(
+  const imported = ["io", input?.text !== undefined && "json", keyed && "os", "urllib.request"].filter(Boolean);
+  return [
+    ...imported.map((name) => `import ${name}`),
+    "",
+    "import numpy as np",
+    "",
+    ...made,
     "request = urllib.request.Request(",
-    `    ${JSON.stringify(target)},`,
+    `    ${target},`,
     "    data=body,",
-    '    headers={"Content-Type": kind, "Accept": "application/x-npz"},',
+    `    headers={"Content-Type": kind, "Accept": "application/x-npz"${key && `, ${key}`}},`,
     ")",
     "answer = np.load(io.BytesIO(urllib.request.urlopen(request).read()))",
     `for name in ${JSON.stringify(ordered(settings))}:`,
     '    weights = answer[f"{name}/weights"]  # [heads, queries, keys]',
     `    print(name, weights.shape, weights[${settings.head === "mean" ? 0 : settings.head}].argmax(-1))`,
-  );
-  return `${lines.filter((line) => line !== "import json" || input?.text !== undefined).join("\n")}\n`;
+    "",
+  ].join("\n");
 }
