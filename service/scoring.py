@@ -30,6 +30,7 @@ from service.large import Bounds, Large
 from service.masks import Sight, SightMasks, Visible, combine, mask_axes, read_mask
 from service.padding import Lengths, Padding
 from service.parameters import Given, Parameters, ResolvedParameters, Sizes, assign
+from service.places import Placed, Places
 from service.plan import Layout, Part, Picked, Plan, Runs
 from service.records import AttentionInput, AttentionOptions, EncodingResult, ScoringResult, Timings, TopK
 from service.returns import returned
@@ -98,9 +99,16 @@ class Scoring:
         self._plans: Cache[tuple[AttentionOptions, tuple[int, ...]], Plan] = Cache(PLANS)
 
     async def score(
-        self, input: AttentionInput, options: AttentionOptions, timings: Timings, deadline: float | None = None
+        self,
+        input: AttentionInput,
+        options: AttentionOptions,
+        timings: Timings,
+        deadline: float | None = None,
+        places: Places | None = None,
     ) -> ScoringResult:
         """The attention of one request under each of its encodings, the reference first.
+
+        With `places`, a request under one encoding has the outputs that it names written there.
 
         All of its jobs go to the engine at once. Raises the errors of `service.errors`; those of a request's own doing
         before anything is queued.
@@ -113,12 +121,15 @@ class Scoring:
         input, options = await self.read_text(input, options)
         plan, queries, keys = self._admit(input, options)
         layout = plan.layout
+        placed = None if places is None else Placed.of(plan, places)
         if self.large.takes(plan):
             if options.key_heads is not None:
                 keys = await _whole_keys(keys, layout.heads // options.key_heads)
             planned = time.perf_counter()
             inquire = None if plan.study is None else partial(self._inquire, plan, plan.study, input, queries, keys)
             picked, spent, inquiry = await self.large.compute(plan, input.mask, queries, keys, deadline, inquire)
+            if placed is not None:
+                await asyncio.to_thread(placed.copy, picked[0])
             answered = time.perf_counter()
             spent.add_to(timings, planned - began, answered - planned)
             results = [_result(part, one, plan) for part, one in zip(plan.parts, picked, strict=True)]
@@ -139,6 +150,8 @@ class Scoring:
             tables = [piece.tables(one) for one in tables]
             uniform = [] if piece.uniform is None else [piece.uniform]
         jobs = _jobs(plan, tables, queries, keys, self._all_seen(plan, input.mask, visible))
+        if placed is not None:
+            jobs = [replace(jobs[0], into=placed.into())]
         answers = await self.engine.run([*jobs, *uniform], deadline)
         if inquiry is not None and piece is not None:
             answers += await inquiry.take(piece, answers, self.engine, deadline)
@@ -189,15 +202,19 @@ class Scoring:
             replace(options, model=model.name, encoding=encoding),
         )
 
-    def at_once(self, input: AttentionInput, options: AttentionOptions) -> tuple[Plan, Job] | None:
+    def at_once(
+        self, input: AttentionInput, options: AttentionOptions, *, waits: bool = False
+    ) -> tuple[Plan, Job] | None:
         """The only job of a request for which nothing need be waited for or worked out, for one like it came before;
-        None for all others. Raises InvalidInput.
+        None for all others. With `waits` its run may take a worker. Raises InvalidInput.
         """
         embeddings = input.embeddings
         if embeddings is None or not plain(input) or input.mask is not None or options.key_heads is not None:
             return None
         plan = self._plans.get((options, embeddings.shape))
-        if plan is None or len(plan.parts) > 1 or plan.largest_job >= INLINE or plan.study is not None:
+        if plan is None or len(plan.parts) > 1 or plan.study is not None:
+            return None
+        if self.large.takes(plan) if waits else plan.largest_job >= INLINE:
             return None
         (part,) = plan.parts
         tables = self.tables.get(part.computed)

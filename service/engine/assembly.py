@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from service.engine.appending import appended
-from service.engine.job import Job
+from service.engine.job import Into, Job
 from service.engine.pruning import whole
 
 if TYPE_CHECKING:
@@ -123,3 +123,18 @@ def _real(outputs: Mapping[str, np.ndarray], job: Job) -> dict[str, np.ndarray]:
 
 def _of_keys(output: str) -> bool:
     return whole(output) != "output" and not appended(output)
+
+
+def placed(part: dict[str, np.ndarray], into: Into | None) -> dict[str, np.ndarray]:
+    """A job's part of the outputs where it wants them: copied there unless they were written there. Raises ValueError
+    where the shapes differ.
+    """
+    if into is None:
+        return part
+    for name, array in part.items():
+        target = into.arrays[name]
+        if array.shape != target.shape:
+            raise ValueError(f"output {name!r} has the shape {array.shape}, not {target.shape}")
+        if array is not target:
+            target[...] = array
+    return {name: into.arrays[name] for name in part}

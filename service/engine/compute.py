@@ -9,9 +9,9 @@ from typing import Protocol
 
 import numpy as np
 
-from service.engine.assembly import Empty, assemble, cut
+from service.engine.assembly import Empty, assemble, cut, placed
 from service.engine.finiteness import FINITE, covered
-from service.engine.job import Graph, Job, JobResult
+from service.engine.job import Graph, Into, Job, JobResult
 from service.engine.observer import EngineObserver, tell
 from service.errors import ModelFailed
 
@@ -35,8 +35,11 @@ class Runner(Protocol):
         masked: bool,
         feeds: Mapping[str, np.ndarray],
         switches: tuple[str, ...] = (),
+        into: Into | None = None,
     ) -> Mapping[str, np.ndarray]:
-        """These outputs of this graph. `feeds` may hold more than the graph needs. What it raises fails the batch."""
+        """These outputs of this graph, in the arrays of `into` if it can write there. `feeds` may hold more than the
+        graph needs. What it raises fails the batch.
+        """
 
 
 class Compute:
@@ -86,11 +89,12 @@ class Compute:
             working, began = self._work_clock(), self._clock()
             feeds = assemble(jobs, self._empty)
             assembled = self._clock()
-            outputs = self._runner.run(first.graph, first.outputs, first.masked, feeds, first.switches)
+            into = first.into if len(jobs) == 1 and first.padded is None else None
+            outputs = self._runner.run(first.graph, first.outputs, first.masked, feeds, first.switches, into)
             compute, work = self._clock() - assembled, self._work_clock() - working
             outputs, flag = {name: array for name, array in outputs.items() if name != FINITE}, outputs.get(FINITE)
             finite = _finite(outputs, flag, jobs)
-            parts = cut(outputs, jobs)
+            parts = [placed(part, job.into) for part, job in zip(cut(outputs, jobs), jobs, strict=True)]
         except BaseException:
             tell(self._observer.batch_failed, first.graph.name, count, trigger)
             raise

@@ -327,6 +327,8 @@ class Engine:
             self._waiting.discard(pending)
             if self._draining and not self._waiting:
                 self._nobody_waits.set()
+            # The future keeps its exception, whose traceback keeps this frame: it must not keep the future.
+            del pending, tickets
 
     def _enqueue(self, tickets: list[Ticket], lane: Inline[Ticket] | Workers[Ticket], bounded: bool) -> None:
         try:

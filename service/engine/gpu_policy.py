@@ -9,7 +9,7 @@ from service.engine.buckets import Ladder
 from service.engine.cost import Costs
 from service.engine.job import Job
 from service.engine.pruning import HALF
-from service.engine.share import Share
+from service.engine.share import ALONE, Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,10 @@ class GpuPolicy:
     """The most bytes that a run of several jobs gives."""
 
     def group(self, job: Job) -> Hashable:
-        return job.key
+        return job.key if job.into is None else job
 
     def share(self, job: Job) -> Share:
-        return Share(self.run_jobs, self._most_cells(job.outputs))
+        return ALONE if job.into is not None else Share(self.run_jobs, self._most_cells(job.outputs))
 
     def inline(self, jobs: Sequence[Job]) -> bool:
         """Never: a run would hold up the event loop for longer than handing it over does."""

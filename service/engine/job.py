@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -38,6 +38,15 @@ class Tables:
 def digest(content: bytes) -> str:
     """Tells versions of a file apart."""
     return hashlib.sha256(content).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Into:
+    """Arrays of the caller's that outputs are written to: all outputs of a job, by their names, C-contiguous."""
+
+    arrays: Mapping[str, np.ndarray]
+    bound: list[Any] = field(default_factory=list)
+    """What a runner has prepared for runs from the same inputs to these arrays, and is in use by none."""
 
 
 class BatchKey(NamedTuple):
@@ -79,6 +88,8 @@ class Job:
     padded: tuple[int, int] | None = None
     known_key: BatchKey | None = None
     """`key`, where it was worked out before."""
+    into: Into | None = None
+    """Where its outputs are to be written. Such a job runs alone."""
 
     @classmethod
     def of_arrays(

@@ -52,9 +52,11 @@ class CpuPolicy:
     """The longest work of one request that the event loop does itself."""
 
     def group(self, job: Job) -> Hashable:
-        return job.key
+        return job.key if job.into is None else job
 
     def share(self, job: Job) -> Share:
+        if job.into is not None:
+            return ALONE
         run, each = self.costs.split(job)
         if each > self.shared_share * run:
             return ALONE

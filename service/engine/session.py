@@ -18,13 +18,14 @@ import numpy as np
 import onnx
 import onnxruntime
 
+from service.engine import placing
 from service.engine.appending import APPENDED, EXACT, append, appended
 from service.engine.assembly import Empty
 from service.engine.binding import Binding
 from service.engine.cuda_memory import CudaError, CudaMemory
 from service.engine.device import CPU, CUDA, NO_GRAPH, Device, Provider, choose, graph_options, quiet_options, smallest
 from service.engine.finiteness import flagged
-from service.engine.job import Graph, Job, digest
+from service.engine.job import Graph, Into, Job, digest
 from service.engine.memory import Memory
 from service.engine.permuting import WIDEST, permute
 from service.engine.pruning import prune
@@ -130,11 +131,15 @@ class Sessions:
         masked: bool,
         feeds: Mapping[str, np.ndarray],
         switches: tuple[str, ...] = (),
+        into: Into | None = None,
     ) -> dict[str, np.ndarray]:
-        """These outputs of the graph; where they are bound to a device's memory, also `FINITE`, for it is quicker to
-        look there. Feeds it does not need are ignored.
+        """These outputs of the graph, on the CPU in the arrays of `into`; where they are bound to a device's memory,
+        also `FINITE`, for it is quicker to look there. Feeds it does not need are ignored.
         """
         session = self.session(graph, outputs, masked, switches, _narrow(feeds.get("queries")))
+        if self._binding is None and into is not None and session.provider == CPU:
+            placing.run(session, feeds, into)
+            return {name: into.arrays[name] for name in outputs}
         if self._binding is None:
             return dict(zip(outputs, session.run(outputs, feeds), strict=True))
         return dict(zip(session.outputs, self._binding.run(session, feeds), strict=True))

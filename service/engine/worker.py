@@ -112,6 +112,7 @@ class Workers(Generic[E]):
         try:
             while (taken := self._take()) is not None:
                 self._post(self._deliver, self._run(*taken))
+                taken = None  # else its arrays would stay until there is other work
             reason = None
         except BaseException as error:
             reason = f"a worker thread died of {error!r}"

@@ -49,13 +49,15 @@ class Breaking(Sessions):
         self.marked = False
         self.lock = threading.Lock()
 
-    def run(self, graph: Any, outputs: Any, masked: bool, feeds: Any, switches: Any = ()) -> dict[str, np.ndarray]:
+    def run(
+        self, graph: Any, outputs: Any, masked: bool, feeds: Any, switches: Any = (), into: Any = None
+    ) -> dict[str, np.ndarray]:
         with self.lock:
             fails = self.broken or self.times > 0
             self.times -= self.times > 0
         if fails or (self.marked and (feeds["queries"] == 3.0).any()):
             raise RuntimeError("no kernel for this")
-        return super().run(graph, outputs, masked, feeds, switches)
+        return super().run(graph, outputs, masked, feeds, switches, into)
 
 
 def service_of(app: FastAPI) -> Service:

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from service.engine.job import Graph, Job, Tables, digest
+from service.engine.job import Graph, Into, Job, Tables, digest
 
 NOWHERE = Graph("identity.none", Path("nowhere.onnx"), "0")
 NO_TABLES = Tables("none", {})
@@ -70,6 +70,7 @@ class FakeRunner:
         masked: bool,
         feeds: Mapping[str, np.ndarray],
         switches: tuple[str, ...] = (),
+        into: Into | None = None,
     ) -> dict[str, np.ndarray]:
         queries, keys = feeds["queries"], feeds["keys"]
         here = [float(item.flat[0]) for item in queries]

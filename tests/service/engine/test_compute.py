@@ -77,7 +77,7 @@ def test_a_failure_names_the_graph_and_the_cause_and_is_short() -> None:
 
 def test_a_runner_that_returns_too_few_rows_fails_no_neighbour() -> None:
     class Short(FakeRunner):
-        def run(self, graph, outputs, masked, feeds, switches=()):  # type: ignore[no-untyped-def]
+        def run(self, graph, outputs, masked, feeds, switches=(), into=None):  # type: ignore[no-untyped-def]
             found = super().run(graph, outputs, masked, feeds)
             return {name: array[:1] for name, array in found.items()}
 

@@ -21,7 +21,7 @@ from service.catalogue import Catalogue
 from service.engine.assembly import Empty, assemble
 from service.engine.engine import Engine
 from service.engine.gpu_policy import GpuPolicy
-from service.engine.job import Graph, Job, JobResult
+from service.engine.job import Graph, Into, Job, JobResult
 from service.engine.memory import HostMemory
 from service.engine.session import Sessions
 from service.padding import continued
@@ -70,9 +70,10 @@ class Held:
         masked: bool,
         feeds: Mapping[str, np.ndarray],
         switches: tuple[str, ...] = (),
+        into: Into | None = None,
     ) -> Mapping[str, np.ndarray]:
         assert self.free.wait(60)
-        return self.sessions.run(graph, outputs, masked, feeds, switches)
+        return self.sessions.run(graph, outputs, masked, feeds, switches, into)
 
 
 @dataclass
