@@ -33,6 +33,7 @@ from service.engine.policy import policy_for
 from service.engine.session import Sessions
 from service.errors import NotReady, ServiceError
 from service.express.express import Express
+from service.express.shared import SharedExpress
 from service.keys import Keys, KeysError
 from service.large import Bounds
 from service.lifecycle import Lifecycle
@@ -59,6 +60,7 @@ from service.routes.attention import PATH, Attention
 from service.routes.open_inference_statistics import Counted, Observers, Statistics
 from service.scoring import Scoring
 from service.settings import Settings
+from service.shared_memory.regions import Regions
 from service.shelf import SharedShelf
 from service.tables import TableCache
 from service.telemetry import OTHER, SessionLabels, Telemetry
@@ -100,10 +102,11 @@ def create_app(
     sessions: Sessions | None = None,
     registry: CollectorRegistry | None = None,
     board: Board | None = None,
+    regions: Regions | None = None,
 ) -> FastAPI:
     """The whole application. Raises DeviceError where the device asked for cannot be had, KeysError where the file of
     API keys cannot be read. With a `board` of several processes it may be forked, and each process must then enter the
-    board.
+    board. Only with `regions` is memory shared with clients.
 
     What takes time, starting the engine and warming the models up, is done by the app's lifespan, which raises NotReady
     where a model fails.
@@ -144,6 +147,7 @@ def create_app(
         service.statistics,
         lambda: service.engine.alive,
         service.reloading,
+        regions,
     )
     app.router.routes.append(Route(PATH, attention, methods=["POST"]))  # for the 405; the middleware calls it directly
     for router in routers:
@@ -175,6 +179,7 @@ def create_app(
         service.statistics,
         settings,
         service.keys,
+        None if regions is None else SharedExpress(open_inference, regions, service.engine, service.telemetry),
     )
     if service.keys is not None:
         service.keys.changed.append(app.state.express.forget)
@@ -282,7 +287,10 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.telemetry.loaded(time.perf_counter() - began)
         service.lifecycle.warm = True
         traces = _listen(service)
-        tasks = [asyncio.create_task(_beat(service)), asyncio.create_task(service.reloading.follow())]
+        tasks = [
+            asyncio.create_task(_beat(service, app.state.express.shared)),
+            asyncio.create_task(service.reloading.follow()),
+        ]
         if service.keys is not None:
             tasks.append(asyncio.create_task(service.keys.follow()))
         yield
@@ -319,11 +327,14 @@ def _listen(service: Service) -> tracing.Tracing | None:
     return traces
 
 
-async def _beat(service: Service) -> None:
+async def _beat(service: Service, shared: SharedExpress | None) -> None:
     """Tells the other processes how this one is. Ends it where only a new one helps and there is one to start it."""
     loop = asyncio.get_running_loop()
     while True:
         service.telemetry.publish()
+        if shared is not None:
+            shared.sweep()
+            shared.regions.sweep()
         if not service.engine.alive and service.telemetry.board.processes > 1:
             os.kill(os.getpid(), signal.SIGTERM)
         due = loop.time() + BEAT

@@ -56,6 +56,12 @@ class Unauthorized(ServiceError):
         self.challenge = 'Bearer realm="attention"' + (', error="invalid_token"' if unknown else "")
 
 
+class Forbidden(ServiceError):
+    """What only clients on the same machine may do, asked from elsewhere."""
+
+    status, title, reason = 403, "Not allowed from there", "forbidden"
+
+
 class NotFound(ServiceError):
     """A path or a named resource that does not exist."""
 

@@ -132,6 +132,10 @@ class Protocol(HttpToolsProtocol):
         self._held = bytearray()
 
     @property
+    def peer(self) -> str:
+        return "" if self.client is None else self.client[0]
+
+    @property
     def gone(self) -> bool:
         return self.transport.is_closing()
 

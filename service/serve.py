@@ -6,6 +6,8 @@ import os
 import socket
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import uvicorn
 from fastapi import FastAPI
@@ -21,12 +23,24 @@ from service.keys import KeysError
 from service.protocol import Protocol
 from service.server import PortTaken, Server, bind, join
 from service.settings import Settings
+from service.shared_memory.mapping import OBJECTS
+from service.shared_memory.regions import Regions
 from service.supervisor import FAILED, OK, Supervisor, Ties
 
 
 def run(settings: Settings, console: Console) -> int:
     """Serves until it is told to end. The exit code is 0 where every request that was taken got its answer."""
     logs.install(settings.log_level, settings.log_format, console)
+    if not settings.shared_memory:
+        return _run(settings, console)
+    if not OBJECTS.is_dir():
+        _say(console, f"ATTENTION_SHARED_MEMORY needs Linux's {OBJECTS}, which is not here", "bold red")
+        return FAILED
+    with TemporaryDirectory(prefix="attention-regions-") as folder:
+        return _run(settings, console, Regions(Path(folder)))
+
+
+def _run(settings: Settings, console: Console, regions: Regions | None = None) -> int:
     try:
         bound = bind(settings, together=settings.processes != 1)
     except PortTaken as error:
@@ -35,7 +49,7 @@ def run(settings: Settings, console: Console) -> int:
     try:
         sessions = Sessions(settings.device, cuda_graphs=settings.cuda_graphs)
         processes = _processes(settings, sessions.provider)
-        app = create_app(settings, sessions=sessions, board=Board(processes))
+        app = create_app(settings, sessions=sessions, board=Board(processes), regions=regions)
     except (DeviceError, KeysError) as error:
         bound.close()
         _say(console, str(error), "bold red")

@@ -52,6 +52,10 @@ class Settings(BaseSettings):
     models: Annotated[tuple[Path, ...], NoDecode] = Field(
         (EXPORTED,), min_length=1, description=f"folders of exported models, separated by {os.pathsep!r}"
     )
+    shared_memory: bool = Field(
+        False,
+        description="let clients on the same machine have tensors of /v2 in shared memory: docs/open-inference.md",
+    )
     max_body_bytes: Size = Field(_bytes(64 << 20), description="largest request body, also once unpacked")
     body_seconds: Seconds = Field(30.0, description="longest time a request body may take to arrive")
     header_seconds: Seconds = Field(

@@ -13,6 +13,10 @@ class Connection(Protocol):
         """Of an answer of 200: the status, and what every answer of the server has."""
 
     @property
+    def peer(self) -> str:
+        """The address at its other end."""
+
+    @property
     def gone(self) -> bool:
         """Whether nobody reads the answer any more."""
 

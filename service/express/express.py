@@ -20,6 +20,7 @@ from service.exchange import Exchange, new_id
 from service.express.connection import Connection
 from service.express.heads import LONGEST, Head, Heads
 from service.express.routine import Routine, Waiting
+from service.express.shared import SharedExpress
 from service.express.spent import Spent
 from service.express.template import learn
 from service.keys import Keys
@@ -54,7 +55,10 @@ class Express:
         statistics: Statistics,
         settings: Settings,
         keys: Keys | None = None,
+        shared: SharedExpress | None = None,
     ) -> None:
+        """`shared` takes what has its numbers in shared memory, where there is any."""
+        self.shared = shared
         self.attention = attention
         self.scoring = attention.scoring
         self.engine = engine
@@ -74,15 +78,21 @@ class Express:
     def forget(self) -> None:
         """What was learnt: the catalogue or the API keys have changed. Those that wait are run as they are."""
         self.heads.forget()
+        if self.shared is not None:
+            self.shared.forget()
 
     def learn(self, head: bytes, scope: Mapping[str, Any]) -> None:
         """Remembers the head of a request, as the server has read it."""
         if self.keys is not None and not self.keys.admits(scope["headers"]):
             return
         self.heads.learn(head, scope)
+        if self.shared is not None:
+            self.shared.learn(head, scope)
 
     def expects(self, data: bytes | bytearray) -> int | None:
         """How many bytes the request has of which these are the first, if its head is known and worth waiting for."""
+        if self.shared is not None and (due := self.shared.expects(data)) is not None:
+            return due
         end = data.find(b"\r\n\r\n", 0, LONGEST) + 4
         head = self.heads.get(bytes(data[:end]))
         wanted = head is not None and (not head.hopeless or self._crowded(head) is not None)
@@ -90,6 +100,8 @@ class Express:
 
     def take(self, connection: Connection, data: bytes | bytearray) -> bool:
         """Whether this, the next that came over a connection, is answered here."""
+        if self.shared is not None and self.shared.take(connection, data):
+            return True
         began = time.perf_counter()
         end = data.find(b"\r\n\r\n", 0, LONGEST) + 4
         head = self.heads.get(bytes(data[:end]))

@@ -18,7 +18,7 @@ PATIENCE, AGAIN = 4, 64
 SEEN = 4096
 """Heads that came once. Only what comes again is remembered: heads that a proxy gives numbers of their own would else
 drive the others out."""
-_UNUSUAL = (b"transfer-encoding", b"content-encoding", b"expect", b"upgrade", b"x-request-id", b"traceparent")
+UNUSUAL = (b"transfer-encoding", b"content-encoding", b"expect", b"upgrade", b"x-request-id", b"traceparent")
 """Heads with these are not remembered: they ask for something of this one request."""
 
 
@@ -46,7 +46,7 @@ class Heads:
     """
 
     def __init__(self, unusual: tuple[bytes, ...] = ()) -> None:
-        self._unusual = (*_UNUSUAL, *unusual)
+        self._unusual = (*UNUSUAL, *unusual)
         self._heads: dict[bytes, Head] = {}
         self._seen: set[int] = set()
         self.routines = 0

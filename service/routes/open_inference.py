@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,13 +23,15 @@ from service.errors import (
 from service.exchange import Exchange
 from service.lifecycle import Lifecycle
 from service.reloading import Reloading
+from service.routes import open_inference_regions as regions
 from service.routes import upload
 from service.routes.open_inference_infer import Infer
-from service.routes.open_inference_models import VERSION, ServedModel, ServedModels, server
+from service.routes.open_inference_models import EXTENSIONS, VERSION, ServedModel, ServedModels, server
 from service.routes.open_inference_statistics import Statistics
 from service.routes.query import check_names
 from service.scoring import Scoring
 from service.settings import Settings
+from service.shared_memory.regions import Regions
 from service.telemetry import OTHER, UNKNOWN
 from service.wire import media
 from service.wire import open_inference as wire
@@ -52,12 +54,13 @@ METHODS: dict[str, tuple[str, ...]] = {
     "/v2/repository/index": POST,
     LOAD: POST,
     UNLOAD: POST,
+    **regions.METHODS,
 }
 """The methods of every endpoint, by its template. A version in the path makes no other endpoint."""
 
 _OF_MODEL = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]{1,20}))?(/ready|/config|/stats|/infer)?")
 _OF_REPOSITORY = re.compile(r"/v2/repository/models/([^/]+)(/load|/unload)")
-_EXTENSION = re.compile(r"/v2/(?:models/[^/]+/)?(trace|logging|systemsharedmemory|cudasharedmemory)(?:/.*)?")
+_EXTENSION = re.compile(r"/v2/(?:models/[^/]+/)?(trace|logging|cudasharedmemory)(?:/.*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ class Target:
     template: str
     model: str = ""
     version: str | None = None
+    region: str = ""
 
     @classmethod
     def of(cls, path: str) -> Target | None:
@@ -79,11 +83,13 @@ class Target:
             return cls(MODEL + (found[3] or ""), found[1], found[2])
         if found := _OF_REPOSITORY.fullmatch(path):
             return cls(LOAD if found[2] == "/load" else UNLOAD, found[1])
+        if named := regions.named(path):
+            return cls(named[0], region=named[1])
         return None
 
 
 class OpenInference:
-    """All of `/v2`. `alive` is False where only a new process helps."""
+    """All of `/v2`. `alive` is False where only a new process helps; `shared` is None where no memory is shared."""
 
     def __init__(
         self,
@@ -94,6 +100,7 @@ class OpenInference:
         statistics: Statistics,
         alive: Callable[[], bool],
         reloading: Reloading,
+        shared: Regions | None = None,
     ) -> None:
         self.reloading = reloading
         self.models = ServedModels(catalogue)
@@ -101,7 +108,9 @@ class OpenInference:
         self.settings = settings
         self.statistics = statistics
         self.alive = alive
-        self.infer = Infer(scoring, lifecycle, settings, statistics)
+        self.infer = Infer(scoring, lifecycle, settings, statistics, shared)
+        self.shared_memory = regions.SharedMemory(shared, settings)
+        self.extensions = EXTENSIONS if shared is None else (*EXTENSIONS, regions.EXTENSION)
 
     def endpoint(self, path: str) -> str:
         """The route template, for the metrics."""
@@ -117,7 +126,7 @@ class OpenInference:
         path, method = scope["path"], scope["method"]
         target = Target.of(path)
         if target is None:
-            raise _nothing(path)
+            raise _nothing(path, self.extensions)
         if method not in METHODS[target.template]:
             raise MethodNotAllowed(method, METHODS[target.template])
         check_names(scope["query_string"], ())
@@ -127,6 +136,8 @@ class OpenInference:
             served = self.models.find(target.model, target.version)
             exchange.encoding = served.encoding.id
             await self.infer(scope, receive, send, served)
+        elif target.template in regions.METHODS:
+            await _answer(send, method, await self.shared_memory(scope, receive, target.template, target.region))
         elif method == "POST":
             await _answer(send, method, await self._repository(scope, receive, target))
         else:
@@ -136,7 +147,7 @@ class OpenInference:
         """What a GET is answered with."""
         match target.template:
             case "/v2":
-                return server()
+                return server(self.extensions)
             case "/v2/health/live":
                 if not self.alive():
                     raise NotReady("a worker thread of the engine has died; the process must be restarted")
@@ -212,15 +223,16 @@ def _check_parameters(body: bytes | bytearray, *, unloading: bool) -> None:
         )
 
 
-def _nothing(path: str) -> ServiceError:
+def _nothing(path: str, extensions: Sequence[str]) -> ServiceError:
     if found := _EXTENSION.fullmatch(path):
-        offered = ", ".join(server()["extensions"])
-        return Unsupported(f"the extension of {found[1]} is not offered; offered: {offered}")
+        why = ": no client may have a GPU's memory in common with the service" if found[1].startswith("cuda") else ""
+        return Unsupported(f"the extension of {found[1]} is not offered{why}; offered: {', '.join(extensions)}")
     return NotFound(f"there is no {path[:200]!r}; there are {', '.join(METHODS)}")
 
 
 async def _answer(send: Send, method: str, document: Any) -> None:
-    content = orjson.dumps(document)
+    """None: with an empty body."""
+    content = b"" if document is None else orjson.dumps(document)
     headers = [
         (b"content-type", media.JSON.encode()),
         (b"content-length", str(len(content)).encode()),

@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
 from typing import Any, TypeVar
 
+import numpy as np
 from starlette.types import Receive, Scope, Send
 
 from service.errors import PayloadTooLarge
 from service.exchange import Exchange, header
 from service.lifecycle import Lifecycle
+from service.places import Places
 from service.records import AttentionInput, ScoringResult, Timings
 from service.routes import download, upload
 from service.routes import open_inference_options as options
 from service.routes.leaving import Leaving
 from service.routes.open_inference_models import VERSION, ServedModel
 from service.routes.open_inference_options import InferOptions
+from service.routes.open_inference_regions import check_local
 from service.routes.open_inference_statistics import Refusals, Statistics
 from service.scoring import Scoring
 from service.settings import Settings
+from service.shared_memory.lending import Lending
+from service.shared_memory.regions import Regions
 from service.wire import answer, media
 from service.wire import open_inference as wire
 from service.wire import open_inference_coding as coding
-from service.wire.open_inference import InferRequest, InferResponse
+from service.wire.open_inference import InferRequest, InferResponse, RequestedOutput
+from service.wire.pointer import pointer
 
 T = TypeVar("T")
 
@@ -40,11 +48,20 @@ PACKED = 1 << 16
 class Infer:
     """Answers inference requests for any model."""
 
-    def __init__(self, scoring: Scoring, lifecycle: Lifecycle, settings: Settings, statistics: Statistics) -> None:
+    def __init__(
+        self,
+        scoring: Scoring,
+        lifecycle: Lifecycle,
+        settings: Settings,
+        statistics: Statistics,
+        shared: Regions | None = None,
+    ) -> None:
+        """`shared`: None where no memory is shared."""
         self.scoring = scoring
         self.lifecycle = lifecycle
         self.settings = settings
         self.statistics = statistics
+        self.shared = shared
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, served: ServedModel) -> None:
         with Refusals(self.statistics, served.name):
@@ -54,7 +71,8 @@ class Infer:
         exchange = Exchange.of(scope)
         arrived = time.monotonic()
         self.lifecycle.check_open()
-        request, input, asked = await self._read(scope, receive, served)
+        lending = None if self.shared is None else Lending(self.shared, partial(check_local, scope))
+        request, input, asked = await self._read(scope, receive, served, lending)
         exchange.asks(input)
         self._check_cells(asked, input, served)
         deadline = self.settings.deadline_seconds
@@ -63,7 +81,10 @@ class Infer:
 
         timings = Timings(decode=time.perf_counter() - exchange.began)
         with Leaving(receive):
-            result = await self.scoring.score(input, asked.attention, timings, arrived + deadline)
+            wanted = None if lending is None else places(lending, asked.outputs)
+            result = await self.scoring.score(input, asked.attention, timings, arrived + deadline, wanted)
+        if lending is not None:
+            lending.finish()
         computed = time.perf_counter()
         response = await _response(request, result, asked, served)
         headers, pieces = await _written(response, header(scope, b"accept-encoding"))
@@ -73,7 +94,7 @@ class Infer:
         timings.serialize = time.perf_counter() - computed
 
     async def _read(
-        self, scope: Scope, receive: Receive, served: ServedModel
+        self, scope: Scope, receive: Receive, served: ServedModel, lending: Lending | None
     ) -> tuple[InferRequest, AttentionInput, InferOptions]:
         limit = self.settings.max_body_bytes
         packed = coding.coding(header(scope, b"content-encoding"))
@@ -84,14 +105,14 @@ class Infer:
         length = header(scope, HEADER_LENGTH)
         Exchange.of(scope).took(media.JSON if length is None else media.OCTETS, came)
 
-        def decode() -> tuple[InferRequest, AttentionInput]:
-            if length is not None and length.strip() == "0":
-                request = wire.raw(content, served.model.width, served.name)
-            else:
-                request = wire.decode(content, length)
-            return request, wire.attention_input(request, served.encoding.id)
-
-        request, input = await _threaded(len(content) > THREADED, decode)
+        large = len(content) > THREADED
+        if length is not None and length.strip() == "0":
+            request = wire.raw(content, served.model.width, served.name)
+        else:
+            parts = await _threaded(large, wire.take_apart, content, length)
+            large = large or (lending is not None and parts.shared_bytes > THREADED)
+            request = await _threaded(large, wire.read, parts, lending)
+        input = await _threaded(large, wire.attention_input, request, served.encoding.id)
         return request, input, options.read(request, served)
 
     def _check_cells(self, asked: InferOptions, input: AttentionInput, served: ServedModel) -> None:
@@ -103,6 +124,22 @@ class Infer:
                 "them with the parameter binary_data_output, or for fewer outputs",
                 limit=limit,
             )
+
+
+def places(lending: Lending, outputs: Sequence[RequestedOutput]) -> Places | None:
+    """None where all outputs are sent."""
+    wanted = {output.name: output.place for output in outputs if output.place is not None}
+    if not wanted:
+        return None
+
+    def array(output: str, shape: tuple[int, ...], kind: np.dtype[Any]) -> np.ndarray | None:
+        place = wanted.get(output)
+        if place is None:
+            return None
+        content = lending.write(place, prod(shape) * kind.itemsize, kind.itemsize, f"/outputs{pointer(output)}")
+        return np.frombuffer(content, kind).reshape(shape)
+
+    return array
 
 
 async def _response(

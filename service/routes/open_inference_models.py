@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -152,8 +152,8 @@ class ServedModels:
             yield name, UNAVAILABLE, "unloaded"
 
 
-def server() -> dict[str, Any]:
-    return {"name": NAME, "version": __version__, "extensions": list(EXTENSIONS)}
+def server(extensions: Sequence[str]) -> dict[str, Any]:
+    return {"name": NAME, "version": __version__, "extensions": list(extensions)}
 
 
 def _parameters(model: Model, encoding: Encoding) -> Iterator[Tensor]:

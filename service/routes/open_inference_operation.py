@@ -8,12 +8,14 @@ from typing import Any
 from service.errors import (
     DeadlineExceeded,
     Draining,
+    Forbidden,
     InvalidInput,
     NotFound,
     Overloaded,
     ServiceError,
     Unsupported,
 )
+from service.routes import open_inference_regions as regions
 from service.routes import problems, samples
 from service.routes.open_inference import INFER, LOAD, METHODS, MODEL, PREFIX, UNLOAD
 from service.wire import media
@@ -32,6 +34,11 @@ SUMMARIES = {
     "/v2/repository/index": "Every model, and what is not served and why",
     LOAD: "Not offered: 501",
     UNLOAD: "Not offered: 501",
+    regions.STATUS: "Shared memory: every region that is registered",
+    regions.ONE_STATUS: "Shared memory: one region",
+    regions.ONE_REGISTER: "Shared memory: name a part of an object",
+    regions.ONE_UNREGISTER: "Shared memory: forget one region",
+    regions.UNREGISTER: "Shared memory: forget every region",
 }
 DESCRIPTION = """
 The same scoring as `POST /attention`, for clients of Triton and KServe. A model is an encoding of a model,
@@ -48,6 +55,10 @@ parameter `binary_data` or the request's `binary_data_output` is true.
 or `FP16`, the latter binary only); `timeout` in microseconds, a deadline of the request's own; `priority`, which is
 taken and changes nothing: the queue serves first what came first. Any other is refused by its name.
 
+**Shared memory.** Where ATTENTION_SHARED_MEMORY allows it, clients on the same machine may have inputs and outputs in
+regions that they register under `/v2/systemsharedmemory`: `shared_memory_region`, `shared_memory_byte_size` and
+`shared_memory_offset` among a tensor's parameters, as Triton's extension has it.
+
 Bodies may come compressed (gzip, deflate). Answers are compressed where `Accept-Encoding` asks for it, those with
 binary tensors only where it names a single coding. Every failure is `{"error": "..."}`.
 """
@@ -63,13 +74,27 @@ _ERROR = {
     }
 }
 _READING = tuple(failure for failure in problems.COMMON if failure is not InvalidInput)
+_SHARING = (Unsupported, Forbidden)
 _FAILURES: Mapping[str, tuple[type[ServiceError], ...]] = {
-    INFER: (*_READING, NotFound, Overloaded, Draining, DeadlineExceeded),
+    INFER: (*_READING, Forbidden, NotFound, Overloaded, Draining, DeadlineExceeded),
     "/v2/repository/index": _READING,
+    regions.STATUS: _SHARING,
+    regions.UNREGISTER: _SHARING,
+    regions.ONE_STATUS: (*_SHARING, NotFound),
+    regions.ONE_UNREGISTER: (*_SHARING, NotFound),
+    regions.ONE_REGISTER: (*_SHARING, *_READING),
     LOAD: (Unsupported, ServiceError),
     UNLOAD: (Unsupported, ServiceError),
 }
 """What is wrong with a request is 400 in this protocol, where it is 422 elsewhere."""
+_REGION = {
+    "schema": {
+        "type": "object",
+        "required": ["key", "byte_size"],
+        "properties": {"key": {"type": "string"}, "offset": {"type": "integer"}, "byte_size": {"type": "integer"}},
+    },
+    "example": {"key": "/embeddings", "offset": 0, "byte_size": 4096},
+}
 _JSON = {media.JSON: {"schema": {"type": "object"}}}
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 
@@ -101,6 +126,10 @@ def _operation(template: str) -> dict[str, Any]:
             "example": "identity.rope",
         }
         operation["parameters"] = [model]
+    if "{region}" in template:
+        operation["parameters"] = [{"name": "region", "in": "path", "required": True, "schema": {"type": "string"}}]
+    if template == regions.ONE_REGISTER:
+        operation["requestBody"] = {"required": True, "content": {media.JSON: _REGION}}
     if template == INFER:
         operation["description"] = DESCRIPTION
         schema = {"type": "object", "required": ["inputs"]}

@@ -43,7 +43,7 @@ class InferOptions:
         sizes = (
             rows * (queries.shape[-1] if output.name == "output" else heads * keys.shape[-2])
             for output in self.outputs
-            if not (self.binary if output.binary is None else output.binary)
+            if output.sent_in_binary(self.binary) is False
         )
         return sum(sizes)
 
@@ -133,7 +133,7 @@ def _dtype(value: Value) -> DType:
 
 def _check_binary(outputs: tuple[RequestedOutput, ...], binary: bool) -> None:
     for output in outputs:
-        if not (binary if output.binary is None else output.binary):
+        if output.sent_in_binary(binary) is False:
             raise InvalidInput(
                 f"dtype FP16 is written as binary data only, but {output.name} is asked for as JSON; set "
                 "binary_data_output (or the output's binary_data) to true",

@@ -18,10 +18,12 @@ import orjson
 from service.errors import InvalidInput, MalformedBody, PayloadTooLarge, ServiceError, UnknownName
 from service.records import AttentionInput, ScoringResult
 from service.wire import media
+from service.wire import open_inference_places as places
 from service.wire import open_inference_tensors as tensors
 from service.wire.arrays import Array
 from service.wire.json import BLOCK, MAX_LISTS
 from service.wire.members import EMBEDDINGS, POSITIONS, Members, assemble
+from service.wire.open_inference_places import Memory, Place
 from service.wire.pointer import pointer
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
@@ -39,15 +41,21 @@ _NOT_JSON = re.compile(rb"NaN|Infinity")
 _MEMBERS = ("id", "parameters", "inputs", "outputs")
 _INPUT_MEMBERS = ("name", "shape", "datatype", "parameters", "data")
 _OUTPUT_MEMBERS = ("name", "parameters")
-_SHARED_MEMORY = ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset")
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedOutput:
-    """`binary` is None where the request as a whole decides."""
+    """`binary` is None where the request as a whole decides. With a `place` it comes neither as JSON nor as bytes."""
 
     name: str
     binary: bool | None = None
+    place: Place | None = None
+
+    def sent_in_binary(self, by_default: bool) -> bool | None:
+        """None where it is not sent at all."""
+        if self.place is not None:
+            return None
+        return by_default if self.binary is None else self.binary
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +68,38 @@ class InferRequest:
     id: str | None = None
 
 
-def decode(body: bytes | bytearray, header_length: str | None) -> InferRequest:
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A body taken apart: its JSON, still unchecked, and what follows."""
+
+    document: Any
+    binary: memoryview
+
+    @property
+    def shared_bytes(self) -> int:
+        """How many bytes of inputs are said to lie in shared memory."""
+        try:
+            sizes = [one["parameters"].get(places.SIZE, 0) for one in self.document["inputs"] if "parameters" in one]
+            return sum(size for size in sizes if isinstance(size, int))
+        except (AttributeError, KeyError, TypeError):
+            return 0
+
+
+def take_apart(body: bytes | bytearray, header_length: str | None) -> Parts:
     """Raises MalformedBody, InvalidInput, PayloadTooLarge. `header_length` is the header of that name, not 0."""
     end = _json_end(header_length, len(body))
     view = memoryview(body)
-    return _request(_document(view[:end], view[end:]), view[end:])
+    return Parts(_document(view[:end], view[end:]), view[end:])
+
+
+def read(parts: Parts, memory: Memory | None = None) -> InferRequest:
+    """Raises MalformedBody, InvalidInput, and what `memory` raises; None: there is no shared memory."""
+    return _request(parts.document, parts.binary, memory)
+
+
+def decode(body: bytes | bytearray, header_length: str | None) -> InferRequest:
+    """Both, of a body that is whole. Raises the same errors."""
+    return read(take_apart(body, header_length))
 
 
 def raw(body: bytes | bytearray, width: int | None, model: str) -> InferRequest:
@@ -147,17 +182,20 @@ def _check_lists(text: memoryview) -> None:
         )
 
 
-def _request(document: Any, binary: memoryview) -> InferRequest:
+def _request(document: Any, binary: memoryview, memory: Memory | None = None) -> InferRequest:
     members = _object(document, _MEMBERS, "")
     request_id = members.get("id")
     if request_id is not None and not isinstance(request_id, str):
         raise MalformedBody("id must be a string", pointer="/id")
     return InferRequest(
-        _inputs(members.get("inputs"), binary), _outputs(members.get("outputs")), _parameters(members), request_id
+        _inputs(members.get("inputs"), binary, memory),
+        _outputs(members.get("outputs"), memory),
+        _parameters(members),
+        request_id,
     )
 
 
-def _inputs(listed: Any, binary: memoryview) -> dict[str, Array]:
+def _inputs(listed: Any, binary: memoryview, memory: Memory | None) -> dict[str, Array]:
     arrays: dict[str, Array] = {}
     start = 0
     for one in _list(listed, "inputs"):
@@ -168,7 +206,13 @@ def _inputs(listed: Any, binary: memoryview) -> dict[str, Array]:
             raise MalformedBody(f"the input {name[:80]!r} came twice", pointer=at)
         shape = tensors.check_shape(members.get("shape"), at)
         datatype = tensors.check_datatype(members.get("datatype"), at)
-        size = _binary_size(members, at)
+        parameters = _parameters(members, at)
+        place = places.place(parameters, at)
+        if place is not None:
+            _check_alone(members, parameters, at)
+            arrays[name] = _shared(name, place, datatype, shape, places.offered(memory, at))
+            continue
+        size = _binary_size(parameters, at)
         if size is None:
             if "data" not in members:
                 raise MalformedBody(f"{at} has neither data nor the parameter binary_data_size", pointer=at)
@@ -195,20 +239,46 @@ def _inputs(listed: Any, binary: memoryview) -> dict[str, Array]:
     return arrays
 
 
-def _binary_size(members: Mapping[str, Any], at: str) -> int | None:
+def _shared(name: str, place: Place, datatype: str, shape: tuple[int, ...], memory: Memory) -> Array:
+    """An array that lies there, or a copy of it.
+
+    Only the numbers that a model is fed as they are may stay where the client can change them meanwhile. Whatever else
+    it sends decides what is kept for others as well (tables go by positions and parameters), or is checked (masks).
+    """
+    at = pointer(name)
+    expected = tensors.size_of(datatype, shape)
+    if place.size != expected:
+        raise MalformedBody(
+            f"unexpected size for input {name[:80]!r}: {places.SIZE} is {place.size}, but {datatype} {list(shape)} "
+            f"takes {expected} bytes",
+            pointer=at,
+        )
+    content = memory.read(place, tensors.alignment_of(datatype), at)
+    in_place = name in EMBEDDINGS and datatype == "FP32"
+    return tensors.from_bytes(content if in_place else memoryview(bytes(content)), datatype, shape, at)
+
+
+def _check_alone(members: Mapping[str, Any], parameters: Mapping[str, Value], at: str) -> None:
+    for name in parameters:
+        if name not in places.NAMES and name != "binary_data_size":
+            raise UnknownName(f"parameter of {at}", name, ["binary_data_size", *places.NAMES], pointer=at)
+    if "data" in members or "binary_data_size" in parameters:
+        other = "data" if "data" in members else "the parameter binary_data_size"
+        raise MalformedBody(f"{at} has both {other} and a {places.REGION}", pointer=at)
+
+
+def _binary_size(parameters: Mapping[str, Value], at: str) -> int | None:
     size: int | None = None
-    for name, value in _parameters(members, at).items():
-        if name in _SHARED_MEMORY:
-            raise InvalidInput(f"{at} asks for {name}, but shared memory is not offered; send the data", pointer=at)
+    for name, value in parameters.items():
         if name != "binary_data_size":
-            raise UnknownName(f"parameter of {at}", name, ["binary_data_size"], pointer=at)
+            raise UnknownName(f"parameter of {at}", name, ["binary_data_size", *places.NAMES], pointer=at)
         if type(value) is not int or value < 0:
             raise MalformedBody(f"{at}: binary_data_size is {value!r:.40}; it is a number of bytes", pointer=at)
         size = value
     return size
 
 
-def _outputs(listed: Any) -> tuple[RequestedOutput, ...]:
+def _outputs(listed: Any, memory: Memory | None) -> tuple[RequestedOutput, ...]:
     outputs: dict[str, RequestedOutput] = {}
     for one in _list([] if listed is None else listed, "outputs"):
         members = _object(one, _OUTPUT_MEMBERS, "/outputs")
@@ -217,17 +287,21 @@ def _outputs(listed: Any) -> tuple[RequestedOutput, ...]:
         if name in outputs:
             raise MalformedBody(f"the output {name[:80]!r} is asked for twice", pointer=at)
         binary: bool | None = None
-        for parameter, value in _parameters(members, at).items():
+        parameters = _parameters(members, at)
+        place = places.place(parameters, at)
+        if place is not None:
+            places.offered(memory, at)
+        for parameter, value in parameters.items():
+            if parameter in places.NAMES:
+                continue
             if parameter == "classification":
                 raise InvalidInput(f"{at} asks for classification, which is not offered", pointer=at)
-            if parameter in _SHARED_MEMORY:
-                raise InvalidInput(f"{at} asks for {parameter}, but shared memory is not offered", pointer=at)
             if parameter != "binary_data":
-                raise UnknownName(f"parameter of {at}", parameter, ["binary_data"], pointer=at)
+                raise UnknownName(f"parameter of {at}", parameter, ["binary_data", *places.NAMES], pointer=at)
             if not isinstance(value, bool):
                 raise MalformedBody(f"{at}: binary_data must be true or false", pointer=at)
             binary = value
-        outputs[name] = RequestedOutput(name, binary)
+        outputs[name] = RequestedOutput(name, binary, place)
     return tuple(outputs.values())
 
 
@@ -277,6 +351,8 @@ class Output:
     name: str
     array: Array
     binary: bool
+    place: Place | None = None
+    """Where it lies, if it is not sent."""
 
     @property
     def datatype(self) -> Datatype:
@@ -306,8 +382,8 @@ def select(result: ScoringResult, outputs: Iterable[RequestedOutput], binary: bo
         name = output.name
         array = terms[name.removeprefix(TERM)] if name.startswith(TERM) else getattr(one, name)
         kind = "<f2" if array.dtype == np.float16 else "<f4"
-        as_bytes = binary if output.binary is None else output.binary
-        selected.append(Output(name, np.ascontiguousarray(array, dtype=kind), as_bytes))
+        as_bytes = output.sent_in_binary(binary) is True
+        selected.append(Output(name, np.ascontiguousarray(array, dtype=kind), as_bytes, output.place))
     return selected
 
 
@@ -321,10 +397,12 @@ def encode_json(response: InferResponse) -> Iterator[bytes]:
     yield orjson.dumps(head)[:-1] + b',"outputs":['
     for i, output in enumerate(response.outputs):
         tensor: dict[str, Any] = {"name": output.name, "datatype": output.datatype, "shape": output.array.shape}
-        if output.binary:
+        if output.place is not None:
+            tensor["parameters"] = output.place.parameters(output.array.nbytes)
+        elif output.binary:
             tensor["parameters"] = {"binary_data_size": output.array.nbytes}
         text = (b"," if i else b"") + orjson.dumps(tensor)
-        if output.binary:
+        if output.binary or output.place is not None:
             yield text
         else:
             yield text[:-1] + b',"data":['

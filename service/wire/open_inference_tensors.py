@@ -62,6 +62,11 @@ def size_of(datatype: str, shape: tuple[int, ...]) -> int:
     return prod(shape) * np.dtype(DATATYPES[datatype]).itemsize
 
 
+def alignment_of(datatype: str) -> int:
+    """In bytes."""
+    return np.dtype(DATATYPES[datatype]).itemsize
+
+
 def from_bytes(content: memoryview, datatype: str, shape: tuple[int, ...], at: str) -> Array:
     """A view of `content`, which must have the right size; BF16 becomes float32. Raises InvalidInput."""
     flat: Array = np.frombuffer(content, dtype=DATATYPES[datatype])

@@ -39,6 +39,7 @@ class Connection:
     """A connection that keeps what was written to it."""
 
     first_lines = b"HTTP/1.1 200 OK\r\ndate: now\r\n"
+    peer = "127.0.0.1"
 
     def __init__(self) -> None:
         self.written = b""
