@@ -87,6 +87,10 @@ class BareRow(BaseModel):
     sending: Rounds
     others: Rounds
     """Part of all cores that was used by who takes no part, while the service was measured."""
+    shared: Rounds = []
+    """Requests a second of clients that have their tensors in shared memory."""
+    shared_others: Rounds = []
+    """As `others`, meanwhile."""
 
     @property
     def best(self) -> list[float]:

@@ -276,7 +276,41 @@ answer more often than 1 / (1 / bare + 1 / sending): that is *the best possible*
 {table(columns, rows)}
 
 *to bare*: requests a second over runs a second, round by round; *to the best possible* likewise. *halves*: of the
-service / of the bare model."""
+service / of the bare model.{_shared(found)}"""
+
+
+def _shared(found: Bare) -> str:
+    """The same with tensors in shared memory, where that was measured."""
+    rows = []
+    for row in found.rows:
+        if not row.shared:
+            continue
+        shared = summarise(row.shared)
+        ratio = summarise([ours / bare for ours, bare in zip(row.shared, row.bare, strict=True)])
+        rows.append(
+            (
+                f"{row.tokens}",
+                number(shared.median),
+                spread(shared),
+                f"{ratio.median:.2f}",
+                f"{ratio.low:.2f} to {ratio.high:.2f}",
+                f"{shared.halves:.2f}",
+                f"{np.median(row.shared_others):.0%}",
+            )
+        )
+    if not rows:
+        return ""
+    columns = ("tokens", "requests/s", "lowest to highest", "to bare", "lowest to highest", "halves", "others")
+    return f"""
+
+### In shared memory
+
+The same work by `/v2/models/{{model}}/infer` for clients on the same machine, whose embeddings, scores and weights lie
+in shared memory ([docs/open-inference.md](open-inference.md)); {found.connections} connections of as many processes as
+there are cores, each with a region of its own. In the same rounds. Requests and answers are a few hundred bytes, and
+nobody reads the numbers.
+
+{table(columns, rows)}"""
 
 
 # Against length

@@ -1,4 +1,5 @@
-"""How much of the bare model's throughput is left behind HTTP: whole answers of this service beside `session.run`."""
+"""How much of the bare model's throughput is left behind HTTP, and where tensors lie in shared memory: whole answers of
+this service beside `session.run`."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from load_tests.bench import bare, graph, job, wrk
+from load_tests.bench import bare, graph, job, shared, wrk
 from load_tests.bench.contenders import CORES, LOGS, ROOT, SERVICE
 from load_tests.bench.job import Post
 from load_tests.bench.others import watching
@@ -36,11 +37,20 @@ def measure(say: Callable[[str], None], *, rounds: int, seconds: int) -> list[Ba
     """In turns. The service is idle while the bare model and the bare server run."""
     session = graph.session(graph.scores_graph(*OUTPUTS))
     found = []
-    with SERVICE.running(SERVICE.settings[0], "binary") as server:
+    with SERVICE.running(shared.SETTING, "binary") as server:
         for tokens in LENGTHS:
             feeds = graph.feeds(session, job.vectors(tokens, WIDTH), HEADS)
             bytes_out = len(OUTPUTS) * HEADS * tokens * tokens * 4
-            row = BareRow(tokens=tokens, megabytes=bytes_out / 1e6, service=[], bare=[], sending=[], others=[])
+            row = BareRow(
+                tokens=tokens,
+                megabytes=bytes_out / 1e6,
+                service=[],
+                bare=[],
+                sending=[],
+                others=[],
+                shared=[],
+                shared_others=[],
+            )
             wrk.load(server.address, post(tokens), CONNECTIONS, 1)
             for number in range(rounds):
                 row.bare.append(bare.throughput(session, feeds, CORES, seconds))
@@ -48,10 +58,15 @@ def measure(say: Callable[[str], None], *, rounds: int, seconds: int) -> list[Ba
                     row.service.append(wrk.load(server.address, post(tokens), CONNECTIONS, seconds).per_second)
                 row.others.append(others.value)
                 time.sleep(PAUSE)
+                with watching(server) as others:
+                    row.shared.append(shared.load(server.address, tokens, CONNECTIONS, seconds))
+                row.shared_others.append(others.value)
+                time.sleep(PAUSE)
                 row.sending.append(_sending(post(tokens), bytes_out, seconds))
                 say(
                     f"round {number + 1}/{rounds}, {tokens} tokens: bare {row.bare[-1]:,.0f}/s, "
-                    f"sending {row.sending[-1]:,.0f}/s, service {row.service[-1]:,.0f}/s"
+                    f"sending {row.sending[-1]:,.0f}/s, service {row.service[-1]:,.0f}/s, "
+                    f"in shared memory {row.shared[-1]:,.0f}/s"
                 )
             found.append(row)
     return found
