@@ -102,6 +102,12 @@ class PayloadTooLarge(ServiceError):
     status, title, reason = 413, "Too large", "too_large"
 
 
+class HeadTooLarge(ServiceError):
+    """The first lines of a request, its head, have too many bytes or too many headers."""
+
+    status, title, reason = 431, "The request's headers are too large", "head_too_large"
+
+
 class UnsupportedMediaType(ServiceError):
     """A `Content-Type` that is not read here."""
 
@@ -187,6 +193,12 @@ class NotReady(ServiceError):
     """No models, a failed warm-up, or an engine whose worker has died."""
 
     status, title, reason = 503, "Not ready", "not_ready"
+
+
+class Crowded(ServiceError):
+    """The process has as many connections as it takes."""
+
+    status, title, reason = 503, "Too many connections", "connections"
 
 
 class DeadlineExceeded(ServiceError):

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service import leftover
 from service.errors import (
     ClientClosedRequest,
+    Crowded,
     Draining,
     MethodNotAllowed,
     NotReady,
@@ -31,6 +32,11 @@ logger = logging.getLogger(__name__)
 
 NOSNIFF = (b"x-content-type-options", b"nosniff")
 """Every answer is what its content type says, and nothing that a browser takes it for."""
+
+CROWDED = "attention.crowded"
+"""In the scope of a request over a connection too many."""
+SPARED = frozenset({"/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready", "/metrics"})
+"""Answered over such a connection too: a process that has many connections needs no other to take its place."""
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -107,6 +113,8 @@ class Observed:
         self.lifecycle.inflight += 1
         self.telemetry.began(exchange.endpoint)
         try:
+            if CROWDED in scope and path not in SPARED:
+                raise crowded()
             if self.keys is not None:
                 self.keys.check(path, scope["headers"])
             await app(inner, receive, send_observed)
@@ -173,6 +181,13 @@ class Observed:
             await leftover.discard(exchange, receive)
 
 
+def crowded() -> Crowded:
+    return Crowded(
+        "this process has as many connections as it takes (ATTENTION_CONNECTIONS); close those that are not used, or "
+        "try again: another process or another replica may have room"
+    )
+
+
 def refusal(error: ServiceError, request_id: str) -> tuple[Headers, bytes]:
     """The headers and the content of the problem document that tells of it."""
     content = problem.encode(error, request_id)
@@ -196,7 +211,7 @@ def _advice(error: ServiceError) -> Headers:
     match error:
         case Overloaded():
             return [(b"retry-after", str(max(1, math.ceil(error.retry_after))).encode())]
-        case Draining() | NotReady():
+        case Draining() | NotReady() | Crowded():
             return [(b"retry-after", b"1")]
         case Unauthorized():
             return [(b"www-authenticate", error.challenge.encode())]

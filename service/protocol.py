@@ -5,16 +5,25 @@ from __future__ import annotations
 import asyncio
 import time
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from service.errors import HeadTimeout, MalformedRequest, ServiceError
+from service import leftover
+from service.errors import Crowded, HeadTimeout, HeadTooLarge, MalformedRequest, ServiceError
 from service.exchange import Exchange, new_id
 from service.express.express import Express
-from service.middleware import NOSNIFF
+from service.middleware import CROWDED, NOSNIFF, crowded
 from service.telemetry import OTHER
 from service.wire import media, problem
+
+HEAD_BYTES, HEADERS = 1 << 16, 128
+"""Most bytes of a request's first line and headers, and most headers."""
+SLICE, BODY_SLICE = 1 << 12, 1 << 14
+"""Bytes that are parsed at a time where a request begins, and amid a body."""
+EXTRA, EXTRA_SECONDS = 64, 1.0
+"""Connections above the limit that are read, and how long their heads are waited for."""
 
 
 @lru_cache(maxsize=8)
@@ -22,9 +31,26 @@ def _first_lines(headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
     return STATUS_LINE[200] + b"".join(b"%b: %b\r\n" % header for header in headers)
 
 
+class Flow(FlowControl):
+    """Reads nothing while `held`, whoever asks for more."""
+
+    held = False
+
+    def resume_reading(self) -> None:
+        if not self.held:
+            super().resume_reading()
+
+
 class Protocol(HttpToolsProtocol):
-    """Closes a connection whose next request's head has not arrived `header_seconds` after it began, and tells of what
-    is no HTTP as of every other failure. A head that comes in one piece needs no timer.
+    """Closes a connection whose next request's head has not arrived `header_seconds` after it began, whose client takes
+    nothing of an answer for `stall_seconds`, or sends the rest of a body long after its answer. Tells of what is no
+    HTTP as of every other failure. A head that comes in one piece needs no timer.
+
+    Requests that come before the answers to others are parsed a few at a time, as those are answered, and meanwhile
+    nothing is read.
+
+    Of more than `most` connections a few are read, and closed after one answer, which is a refusal unless it is about
+    the health of the process; the others are refused unread.
 
     What comes between two requests is offered to `express` before it is read.
     """
@@ -32,10 +58,37 @@ class Protocol(HttpToolsProtocol):
     partial_seconds = 1.0
     """How long the rest of a request is waited for that `express` may answer."""
 
-    def __init__(self, *arguments: Any, header_seconds: float, express: Express | None = None, **named: Any) -> None:
+    def __init__(
+        self,
+        *arguments: Any,
+        header_seconds: float,
+        stall_seconds: float = 60.0,
+        most: int = 1 << 20,
+        express: Express | None = None,
+        **named: Any,
+    ) -> None:
         super().__init__(*arguments, **named)
         self.header_seconds = header_seconds
+        self.stall_seconds = stall_seconds
+        self.most = most
         self.express = express
+        self.telemetry = express.telemetry if express is not None else None
+        self._extra = False
+        """Whether this is a connection too many."""
+        self._heading = False
+        """Whether the head of a request has begun and not ended."""
+        self._head_bytes = self._headers = 0
+        """Of the request that comes, as far as the parser has told of them."""
+        self._unfinished = 0
+        """Bytes of its head since the piece with which it began."""
+        self._too_large = False
+        self._unread = bytearray()
+        """What came beyond the requests that are under way and waiting."""
+        self._refusal: ServiceError | None = None
+        """What follows the answers that are under way, and ends the connection: nothing more is read."""
+        self._rest_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._unsent = 0
         self._head_timer: asyncio.TimerHandle | None = None
         self._inside = False
         """Whether a request has begun and not ended."""
@@ -52,11 +105,20 @@ class Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow: Flow = Flow(transport)
+        if len(self.connections) > self.most:
+            if len(self.connections) > self.most + EXTRA:
+                self._refuse(crowded())
+                return
+            self._extra, self.express = True, None
+            self.header_seconds = min(self.header_seconds, EXTRA_SECONDS)
         self._begin_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._give_up()
         self._end_head()
+        self._end_rest()
+        self._end_stall()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -101,25 +163,123 @@ class Protocol(HttpToolsProtocol):
             self._read(self._end_partial())
 
     def _read(self, data: bytes | bytearray) -> None:
+        if self._unread:
+            self._unread += data
+        elif len(data) <= SLICE:
+            self._parse(data)
+        else:
+            self._unread += data
+            self._parse_on()
+
+    def _parse_on(self) -> None:
+        """What came and was not parsed, until several requests wait."""
+        start = 0
+        while start < len(self._unread) and not self.pipeline and not self.transport.is_closing():
+            end = start + (SLICE if self._heading or not self._inside else BODY_SLICE)
+            self._parse(self._unread[start:end])
+            start = end
+        del self._unread[:start]
+        self.flow.held = bool(self._unread)
+        if self._unread:
+            self.flow.pause_reading()
+        elif self._heading or not self._inside or len(self.cycle.body) <= HIGH_WATER_LIMIT:
+            self.flow.resume_reading()
+
+    def _parse(self, data: bytes | bytearray) -> None:
+        if self._refusal is not None:
+            return
+        before, heading = self.scope, self._heading
         super().data_received(bytes(data))
-        if not self._answering():  # this was a part of a head
-            self._begin_head()
+        if heading and self._heading and before is self.scope:  # the parser tells of a header once it is whole
+            self._unfinished += len(data)
+            if self._unfinished > HEAD_BYTES:
+                self._too_large = True
+                self.send_400_response("")
+                return
+        if self._answering() or (self._inside and not self._heading) or self.timeout_keep_alive_task is not None:
+            return
+        self._begin_head()  # this was a part of it
 
     def _answering(self) -> bool:
         under_way: RequestResponseCycle | None = self.cycle
         return under_way is not None and not under_way.response_complete
 
     def on_message_begin(self) -> None:
-        self._inside = True
+        self._inside = self._heading = True
+        self._head_bytes = self._headers = self._unfinished = 0
         super().on_message_begin()
+        if self._extra:
+            cast("dict[str, Any]", self.scope)[CROWDED] = True
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers += 1
+        self._count(len(name) + len(value))
+        super().on_header(name, value)
+
+    def _count(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > HEAD_BYTES or self._headers > HEADERS:
+            self._too_large = True
+            raise ValueError  # ends the parser, which has the server refuse what it read
 
     def on_headers_complete(self) -> None:
+        self._heading = False
         self._end_head()
         super().on_headers_complete()
+        if self._extra:
+            self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
         self._inside = False
+        self._end_rest()
         super().on_message_complete()
+        if self.cycle.response_complete and self.timeout_keep_alive_task is None and not self.transport.is_closing():
+            self._keep_alive(self.timeout_keep_alive)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._unread and not self.pipeline:
+            self._parse_on()
+        if self._answering() or self.transport.is_closing():
+            return
+        if self._refusal is not None:
+            self._refuse(self._refusal)
+        elif self._inside and not self._heading:  # the answer did not need the body
+            self._end_rest()
+            self._rest_timer = self.loop.call_later(leftover.SECONDS, self.transport.close)
+
+    def _end_rest(self) -> None:
+        if self._rest_timer is not None:
+            self._rest_timer.cancel()
+            self._rest_timer = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._stall_timer is None:
+            self._unsent = self.transport.get_write_buffer_size()
+            self._stall_timer = self.loop.call_later(self.stall_seconds, self._stalled)
+
+    def resume_writing(self) -> None:
+        self._end_stall()
+        super().resume_writing()
+
+    def _stalled(self) -> None:
+        """Looks whether anything of the answer has been taken."""
+        unsent = self.transport.get_write_buffer_size()
+        if unsent >= self._unsent:
+            self.transport.abort()
+            return
+        self._unsent = unsent
+        self._stall_timer = self.loop.call_later(self.stall_seconds, self._stalled)
+
+    def _end_stall(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
 
     # What `express` needs
 
@@ -178,15 +338,30 @@ class Protocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Of bytes that the parser does not take."""
-        self._refuse(
-            MalformedRequest(
+        error: ServiceError
+        if self._too_large:
+            error = HeadTooLarge(
+                f"a request's first line and headers may have {HEAD_BYTES} bytes, and {HEADERS} headers; here are more",
+                limit_bytes=HEAD_BYTES,
+                limit_headers=HEADERS,
+            )
+        else:
+            error = MalformedRequest(
                 "this is no HTTP/1.1 request as it is read here: the method is unknown, or the first line or a header "
                 "is not well formed"
             )
-        )
+        if not self._answering():
+            self._refuse(error)
+        elif self._heading or not self._inside or self.pipeline:
+            self._refusal = error  # the answers to what came before go first
+            self._end_head()
+        elif self.cycle.response_started:
+            self.transport.abort()
+        else:
+            self._refuse(error)
 
     def _begin_head(self) -> None:
-        if self._head_timer is None and not self.transport.is_closing():
+        if self._head_timer is None and self._refusal is None and not self.transport.is_closing():
             self._head_timer = self.loop.call_later(self.header_seconds, self._late)
 
     def _end_head(self) -> None:
@@ -203,9 +378,9 @@ class Protocol(HttpToolsProtocol):
 
     def _refuse(self, error: ServiceError) -> None:
         exchange = Exchange(new_id(), OTHER, status=error.status, reason=error.reason)
-        if self.express is not None:
-            self.express.telemetry.began(OTHER)
-            self.express.telemetry.finished(exchange, time.perf_counter() - exchange.began)
+        if self.telemetry is not None:
+            self.telemetry.began(OTHER)
+            self.telemetry.finished(exchange, time.perf_counter() - exchange.began)
         content = problem.encode(error, exchange.request_id)
         lines = [
             STATUS_LINE[error.status].rstrip(),
@@ -214,6 +389,7 @@ class Protocol(HttpToolsProtocol):
             b": ".join(NOSNIFF),
             b"x-request-id: " + exchange.request_id.encode(),
             b"connection: close",
+            *([b"retry-after: 1"] if isinstance(error, Crowded) else []),
         ]
         self.transport.write(b"\r\n".join([*lines, b"", content]))
         self.transport.close()

@@ -21,7 +21,7 @@ from service.engine.device import CPU, DeviceError, usable_cores
 from service.engine.session import Sessions
 from service.keys import KeysError
 from service.protocol import Protocol
-from service.server import PortTaken, Server, bind, join
+from service.server import PortTaken, Server, bind, descriptors, join
 from service.settings import Settings
 from service.shared_memory.mapping import OBJECTS
 from service.shared_memory.regions import Regions
@@ -96,7 +96,14 @@ def _serve(
     settings = service.settings
     config = uvicorn.Config(
         app,
-        http=partial(Protocol, header_seconds=settings.header_seconds, express=app.state.express),  # type: ignore[arg-type]
+        http=partial(  # type: ignore[arg-type]
+            Protocol,
+            header_seconds=settings.header_seconds,
+            stall_seconds=settings.stall_seconds,
+            most=descriptors(settings.connections),
+            express=app.state.express,
+        ),
+        ws="none",
         lifespan="on",
         log_config=None,
         access_log=False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import ipaddress
+import logging
 import signal
 import socket
 import sys
@@ -15,6 +16,8 @@ import uvicorn
 
 from service.lifecycle import Lifecycle
 from service.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 NOTICE = 0.25
 """Seconds at least between refusing work and closing the door: whoever asks after readiness learns of it, and idle
@@ -150,6 +153,30 @@ def _bind(host: str, port: int, *, together: bool) -> socket.socket:
             "Choose another with ATTENTION_PORT (0 takes a free one) or ATTENTION_HOST."
         ) from error
     return taken
+
+
+SPARE = 256
+"""File descriptors for everything but connections."""
+
+
+def descriptors(connections: int) -> int:
+    """Makes room for so many connections in this process; returns how many it has room for."""
+    if sys.platform == "win32":
+        return connections
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + SPARE
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return connections
+    room = max(1, soft - SPARE)
+    logger.warning(
+        "the system allows %d open files: at most %d connections are taken (ATTENTION_CONNECTIONS)", soft, room
+    )
+    return room
 
 
 def _near(host: str) -> bool:

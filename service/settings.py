@@ -86,6 +86,13 @@ class Settings(BaseSettings):
     )
     drain_seconds: Seconds = Field(30.0, description="longest wait at SIGTERM for requests under way")
     keep_alive_seconds: int = Field(75, ge=1, le=3600, description="an idle connection is closed after this long")
+    stall_seconds: Seconds = Field(60.0, description="an answer of which a client takes nothing for so long is cut off")
+    connections: int = Field(
+        4096,
+        ge=1,
+        le=1_000_000,
+        description="most connections of one process; above it 503, but on health and metrics",
+    )
     table_cache_bytes: Size = Field(
         _bytes(128 << 20), description="memory for cached position tables, in all processes together"
     )

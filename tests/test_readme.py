@@ -19,6 +19,7 @@ from service.presets.listing import PRESETS
 from service.presets.preset import MOST_NUMBERS
 from service.probes.records import EXTENDS, LENGTHS, OFFSETS, PROBES
 from service.probes.runs import BLOCK
+from service.protocol import HEAD_BYTES, HEADERS
 from service.records import RETURNABLE
 from service.routes import probe_query, query
 from service.settings import variables
@@ -147,6 +148,8 @@ def test_every_limit_stands_in_the_readme() -> None:
         npz.MAX_ENTRIES,
         json.MAX_LISTS,
         query.MAX_LENGTH,
+        HEAD_BYTES,
+        HEADERS,
     ):
         assert f"{number:,}" in listed, number
     settings = {name for name, _, _ in variables()}
