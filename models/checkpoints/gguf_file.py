@@ -27,7 +27,6 @@ MODEL_TYPES: Mapping[str, str] = {
     "phi3": "phi3",
     "gemma": "gemma",
     "gemma2": "gemma2",
-    "gemma3": "gemma3_text",
     "olmo2": "olmo2",
     "granite": "granite",
     "starcoder2": "starcoder2",

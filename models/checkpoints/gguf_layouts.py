@@ -9,7 +9,7 @@ from torch import Tensor
 
 PAIRED = ("llama", "granite", "smollm3")
 """Architectures whose rows of W_q and W_k are reordered, so that the pairs of the half layout lie side by side."""
-PLUS_ONE = ("gemma", "gemma2", "gemma3")
+PLUS_ONE = ("gemma", "gemma2")
 """Architectures whose norms are stored as what they multiply by, 1 + w."""
 
 
