@@ -20,6 +20,7 @@ from models.parity import ParityError
 from models.trace import TraceError
 
 console = Console()
+ROUNDING = 1e-4  # of weights, at most: scores of some layers reach hundreds, and float32 has seven digits
 
 EXAMPLES = """
 [dim]Examples:[/dim]
@@ -96,8 +97,13 @@ def _report(done: Import, name: str, output: Path, seconds: float) -> None:
     if compared.difference is None:
         console.print(f"parity: not measured, {compared.reason}", highlight=False)
     else:
+        wrong = compared.difference > ROUNDING
         console.print(
-            f"parity: attention weights differ from transformers' by at most {compared.difference:.1e}", highlight=False
+            f"parity: attention weights differ from transformers' by at most {compared.difference:.1e}"
+            + (", which is no rounding: look at the notes, and at both" if wrong else ""),
+            highlight=False,
+            style="red" if wrong else None,
+            soft_wrap=True,
         )
     for note in layer.notes:
         console.print(f"[yellow]note:[/yellow] {escape(note)}", highlight=False, soft_wrap=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import onnx
 
 from models.checkpoints.comparing import Compared, comparison
 from models.checkpoints.errors import CheckpointError
@@ -47,7 +50,8 @@ def import_layer(
     folder: Path,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Import:
-    """Writes `folder/name/<encoding>.onnx` and `.positions.onnx` for the layer's own encoding and for `others`.
+    """Writes `folder/name/<encoding>.onnx` and `.positions.onnx` for the layer's own encoding and for `others`. Graphs
+    of another layer that had this name are removed: one model has one layer.
 
     Raises CheckpointError for what cannot be imported; `models.trace.TraceError` or `models.parity.ParityError` rather
     than write a graph that is wrong.
@@ -61,5 +65,15 @@ def import_layer(
         for encoding in encodings:
             progress(f"exporting {encoding.card.id}")
             exported.append(export_encoding(family, encoding, folder))
+        remove_others(folder / name, found.layer.digest)
         progress("comparing with the reference library")
         return Import(found.layer, found.origin, exported, reference.of(exported[0]))
+
+
+def remove_others(folder: Path, digest: str) -> None:
+    """The graphs of other weights."""
+    for path in folder.glob("*.onnx"):
+        properties = onnx.load(path, load_external_data=False).metadata_props
+        about: dict[str, Any] = next((json.loads(entry.value) for entry in properties if entry.key == "attention"), {})
+        if about.get("weights") != digest:
+            path.unlink()

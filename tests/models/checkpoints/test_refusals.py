@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 from models.__main__ import app
 from models.checkpoints.errors import CheckpointError
 from models.checkpoints.family import imported
-from models.checkpoints.importing import check_name
+from models.checkpoints.importing import check_name, remove_others
 from models.checkpoints.reading import read
+from tests.service import tiny
 
 LLAMA = {"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2}
 ATTENTION = {f"model.layers.0.self_attn.{part}_proj.weight": torch.zeros(8, 8) for part in "qkv"}
@@ -191,6 +192,16 @@ def test_vectors_cannot_be_added_before_a_norm_of_the_sum(tmp_path: Path) -> Non
     layer = read(folder(tmp_path, config, {**LAYER, **names}), 0).layer
     with pytest.raises(CheckpointError, match="sinusoidal adds a vector before the projections"):
         imported(layer, "a", ["sinusoidal"])
+
+
+def test_a_name_holds_one_layer(tmp_path: Path) -> None:
+    """What another layer left under the name goes; the same layer's other encodings stay."""
+    for encoding, weights in (("none", "sha256:new"), ("rope", "sha256:old"), ("alibi", "sha256:new")):
+        tiny.write(tmp_path, encoding, model="a", weights=weights)
+    (tmp_path / "a" / "notes.txt").write_text("mine")
+    remove_others(tmp_path / "a", "sha256:new")
+    left = {path.name for path in (tmp_path / "a").iterdir()}
+    assert left == {"none.onnx", "none.positions.onnx", "alibi.onnx", "alibi.positions.onnx", "notes.txt"}
 
 
 def test_the_command_says_it_in_a_line(tmp_path: Path) -> None:
