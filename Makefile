@@ -14,8 +14,9 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 pyth
 
 # `make serve GPU=1` adds the CUDA and cuDNN libraries (1.3 GB to download); the driver is the machine's own.
 SERVE := $(if $(GPU),gpu,serve)
-# What `make load` runs, and what is handed to the benchmark and to pytest: `make test TESTS="tests/service -k health"`.
+# What `make load` runs and its options (LOAD="--seconds 120"), and what is handed to the benchmark and to pytest: `make test TESTS="tests/service -k health"`.
 SCENARIO ?= smoke
+LOAD ?=
 BENCH ?=
 TESTS ?=
 
@@ -46,8 +47,8 @@ format: $(VENV)/.develop  ## let ruff sort imports and format
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
 
-load: $(VENV)/.develop  ## start a server of its own, put load on it for 20 s and stop it (SCENARIO=smoke)
-	$(RUN) -m load_tests $(SCENARIO)
+load: $(VENV)/.develop  ## start a server of its own, put load on it and report (SCENARIO=smoke, 20 s; docs/operating.md has more)
+	$(RUN) -m load_tests $(SCENARIO) $(LOAD)
 
 bench: $(VENV)/.develop  ## measure beside other servers and the bare model in 20 min, write docs/benchmark.md (BENCH=--quick)
 	$(RUN) -m load_tests.bench $(BENCH)

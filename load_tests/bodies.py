@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import safetensors.numpy
 from jaxtyping import Float
-
-LENGTHS = (8, 16, 32, 64, 128)
-WIDTH = 64
 
 Embeddings = Float[np.ndarray, "tokens width"]
 
@@ -55,22 +52,25 @@ FORMATS: dict[str, tuple[str, Callable[[Embeddings], bytes]]] = {
 }
 
 
-def build(seed: int) -> list[Body]:
-    """Every length in every format, the same numbers for the same seed."""
-    random = np.random.default_rng(seed)
-    bodies = []
-    for length in LENGTHS:
-        embeddings = random.standard_normal((length, WIDTH), dtype=np.float32)
-        for name, (media_type, encode) in FORMATS.items():
-            bodies.append(Body(name, media_type, length, encode(embeddings)))
+def build(seed: int, wanted: Iterable[tuple[int, int, str]]) -> dict[tuple[int, int, str], Body]:
+    """Every (tokens, width, format) that is wanted, the same numbers for the same seed."""
+    bodies = {}
+    for length, width, name in sorted(set(wanted)):
+        embeddings = np.random.default_rng((seed, length)).standard_normal((length, width), dtype=np.float32)
+        media_type, encode = FORMATS[name]
+        bodies[length, width, name] = Body(name, media_type, length, encode(embeddings))
     return bodies
 
 
-# What a client can get wrong, each with the status it has to meet.
-BAD_BODIES = (
-    (Body("json", "application/json", 0, b'{"embeddings": [[1, 2], [3]]}'), 422),
-    (Body("json", "application/json", 0, b'{"embeddings": [[1, NaN]]}'), 422),
-    (Body("json", "application/json", 0, b'{"embeddings": [[1, 2]'), 400),
-    (Body("npy", "application/x-npy", 0, b"\x93NUMPY\x01\x00"), 400),
-    (Body("text", "text/csv", 0, b"1,2\n3,4\n"), 415),
+_RIGHT = as_json(np.ones((2, 4), np.float32))
+BAD_REQUESTS = (
+    ("/attention", Body("json", "application/json", 0, b'{"embeddings": [[1, 2], [3]]}'), 422),
+    ("/attention", Body("json", "application/json", 0, b'{"embeddings": [[1, NaN]]}'), 422),
+    ("/attention", Body("json", "application/json", 0, b'{"embeddings": [[1, 2]'), 400),
+    ("/attention", Body("npy", "application/x-npy", 0, b"\x93NUMPY\x01\x00"), 400),
+    ("/attention", Body("npy", "application/x-npy", 0, as_npy(np.zeros((200_000, 1), np.float32))), 413),
+    ("/attention", Body("text", "text/csv", 0, b"1,2\n3,4\n"), 415),
+    ("/attention?encoding=rpoe", Body("json", "application/json", 2, _RIGHT), 422),
+    ("/attention?heads=3", Body("json", "application/json", 2, _RIGHT), 422),
 )
+"""What a client can get wrong, each with the status it has to meet."""
