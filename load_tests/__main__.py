@@ -64,6 +64,7 @@ def main(arguments: list[str]) -> int:
     summary["arguments"] = arguments
     found = verdict.checks(summary)
     summary["invalid"] = verdict.invalid(summary["parts"])
+    summary["findings"] = verdict.findings(summary)
     summary["checks"] = [asdict(check) for check in found]
     report = written(summary, found)
     (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")

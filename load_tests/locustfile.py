@@ -111,7 +111,7 @@ class Run:
         kept = [part for parts in self.parts for part in parts if part.statuses or part.dropped]
         found = {
             "capacity": round(self.capacity, 1) or None,
-            "parts": [part.as_dict() for part in kept],
+            "parts": [part.as_dict() | {"promised": promised(part)} for part in kept],
             "reasons": dict(sorted(self.reasons.items(), key=lambda item: -item[1])),
         }
         FOUND.write_text(json.dumps(found))

@@ -22,6 +22,7 @@ def written(summary: Mapping[str, Any], checks: Sequence[Check]) -> str:
     if invalid:
         lines += ["**INVALID: the generator had no time left, so nothing is known of the service's speed.**", ""]
         lines += [*(f"- {reason}" for reason in invalid), ""]
+    lines += [*(f"- {finding}" for finding in summary["findings"]), ""] if summary["findings"] else []
     lines += _table(
         ("check", "", "found"),
         ((check.name, _word(check, bool(invalid)), check.found) for check in checks),

@@ -95,6 +95,25 @@ def checks(summary: Mapping[str, Any]) -> list[Check]:
     return [*found, *(own(summary, {part["name"]: part for part in parts}) if own else ())]
 
 
+def findings(summary: Mapping[str, Any]) -> list[str]:
+    """What a scenario is there to find out, in sentences."""
+    parts = summary["parts"]
+    if summary["scenario"] == "mix-cost":
+        one, eight = (next(part for part in parts if part["name"] == name) for name in ("1 encoding", "8 encodings"))
+        rates = [part["answered_200"] / part["seconds"] for part in (one, eight)]
+        ratio = rates[1] / rates[0]
+        return [f"Eight encodings: {ratio:.2f} of the throughput of one ({rates[1]:.0f} and {rates[0]:.0f}/s)."]
+    found: dict[str, str] = {}
+    for part in parts:
+        what, is_step, _ = part["name"].partition(", step ")
+        if is_step:
+            found.setdefault(what, f"{what}: not even the first step was as fast as promised.")
+            if part["promised"]:
+                batch = part["jobs_per_batch"]
+                found[what] = f"{what}: as fast as promised up to {part['rate']:.0f}/s, {batch} jobs in a batch."
+    return list(found.values())
+
+
 def exit_code(found: Iterable[Check], is_invalid: bool, speed_decides: bool) -> int:
     """0 passed, 1 failed, 3 nothing known of the speed that this scenario is about."""
     if any(not check.passed for check in found if not check.speed):

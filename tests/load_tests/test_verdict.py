@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from load_tests.markdown import written
 from load_tests.report import Part
-from load_tests.verdict import Check, checks, exit_code, invalid, promised, reconcile
+from load_tests.verdict import Check, checks, exit_code, findings, invalid, promised, reconcile
 
 
 def part(**changes: Any) -> dict[str, Any]:
@@ -38,6 +38,7 @@ def summary(**changes: Any) -> dict[str, Any]:
         "told": {"200": 1},
         "left_behind": 0,
         "invalid": [],
+        "findings": [],
         "service": {
             "batches": 1,
             "jobs_per_batch": 1.0,
@@ -152,6 +153,28 @@ def test_a_short_soak_is_not_judged_by_its_drift() -> None:
 
     assert run(30.0) == set()
     assert run(500.0) == {"memory grows by < 1 MB a minute"}
+
+
+def test_the_knee_is_the_last_step_that_was_as_fast_as_promised() -> None:
+    steps = [
+        part(name=f"{what}, step {number}", rate=rate, promised=kept)
+        for what, number, rate, kept in (
+            ("a", 0, 10.0, True),
+            ("a", 1, 12.0, True),
+            ("a", 2, 14.4, False),
+            ("b", 0, 5.0, False),
+        )
+    ]
+    assert findings(summary(scenario="knee", parts=steps)) == [
+        "a: as fast as promised up to 12/s, 1.0 jobs in a batch.",
+        "b: not even the first step was as fast as promised.",
+    ]
+
+
+def test_what_a_mix_costs_is_a_ratio() -> None:
+    parts = [part(name="1 encoding", answered_200=500), part(name="8 encodings", answered_200=125)]
+    (said,) = findings(summary(scenario="mix-cost", parts=parts))
+    assert said == "Eight encodings: 0.25 of the throughput of one (12 and 50/s)."
 
 
 def test_exit_codes() -> None:
