@@ -53,7 +53,7 @@ TRAITS = {
     ),
     "phi3": Traits(sliding=True, fused="qkv_proj"),
     "gemma": Traits(plus=1.0, head_dim=256),
-    "gemma2": Traits(plus=1.0, alternating=2, head_dim=256, bidirectional="use_bidirectional_attention"),
+    "gemma2": Traits(plus=1.0, alternating=2, head_dim=256),
     "gemma3_text": Traits(
         plus=1.0, head_norms=QK, alternating=6, head_dim=256, bidirectional="use_bidirectional_attention"
     ),
@@ -101,8 +101,8 @@ def llama(tensors: Tensors, config: Config, index: int) -> Layer:
         key_norm=key_norm,
         softcap=turning.softcap,
         sinks=tensors.shaped((heads,), f"{attention}.sinks") if traits.sinks else None,
-        causal=not (traits.bidirectional is not None and config.flag(traits.bidirectional)),
-        window=_window(config, kind),
+        causal=not _bidirectional(config, traits),
+        window=_window(config, kind, _bidirectional(config, traits)),
     )
 
 
@@ -152,10 +152,15 @@ def _turns(config: Config, index: int) -> bool:
     return True
 
 
-def _window(config: Config, kind: str | None) -> Window | None:
+def _bidirectional(config: Config, traits: Traits) -> bool:
+    return traits.bidirectional is not None and config.flag(traits.bidirectional)
+
+
+def _window(config: Config, kind: str | None, bidirectional: bool) -> Window | None:
+    """So many tokens, the query among them; of an encoder half of them on either side."""
     if kind in (None, FULL):
         return None
     if kind != SLIDING:
         raise CheckpointError(f"this layer of {config.name} has attention of type {kind}, which is not served here")
     width = config.whole("sliding_window")
-    return Window(before=width - 1, after=width - 1 if config.flag("use_bidirectional_attention") else 0)
+    return Window(width // 2, width // 2) if bidirectional else Window(width - 1, 0)

@@ -134,8 +134,15 @@ def gemma3(rng: random.Random) -> Values:
         "sliding_attention": {"rope_theta": 1e4, "rope_type": "default"},
     }
     kinds = ["sliding_attention", "full_attention", "sliding_attention"]
-    return {**llama(rng), "query_pre_attn_scalar": 24, "sliding_window": 4, "rope_parameters": turning} | {
-        "layer_types": kinds
+    values = llama(rng)
+    return {
+        **values,
+        "hidden_size": values["num_attention_heads"] * values["head_dim"],
+        "query_pre_attn_scalar": 24,
+        "sliding_window": rng.choice((4, 7)),
+        "rope_parameters": turning,
+        "layer_types": kinds,
+        "use_bidirectional_attention": rng.random() < 0.5,
     }
 
 
