@@ -285,9 +285,12 @@ def deberta(rng: random.Random) -> Values:
 
 
 def deberta_v2(rng: random.Random) -> Values:
+    buckets = rng.choice((-1, 6, 16))
+    values = deberta(rng)
     return {
-        **deberta(rng),
-        "position_buckets": rng.choice((-1, 6, 16)),
+        **values,
+        "position_buckets": buckets,
+        "max_relative_positions": values["max_relative_positions"] if buckets < 16 else 64,
         "norm_rel_ebd": rng.choice(("none", "layer_norm")),
         "share_att_key": rng.random() < 0.5,
         "conv_kernel_size": rng.choice((0, 3)),
