@@ -106,8 +106,8 @@ def deberta_v2(tensors: Tensors, config: Config, index: int) -> Layer:
         furthest, buckets = _furthest(config), max(0, int(config.number("position_buckets", default=-1)))
         if buckets and furthest - 1 <= buckets // 2:
             raise CheckpointError(
-                f"{config.name} has {buckets} position_buckets for distances up to {furthest}; half of them are for single "
-                "distances, so the rest would stand for none"
+                f"{config.name} has {buckets} position_buckets for distances up to {furthest}; half of them are for "
+                "single distances, so the rest would stand for none"
             )
         table = tensors.get("encoder.rel_embeddings.weight")[: 2 * (buckets or furthest)]
         if "layer_norm" in [part.strip() for part in str(config.value("norm_rel_ebd") or "none").lower().split("|")]:
