@@ -22,7 +22,7 @@ TESTS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test develop export check format load bench images docs deploy lock clean
+.PHONY: help serve test develop export check audit format load bench images docs deploy lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-16s %s\n", $$1, $$2}'
@@ -42,6 +42,10 @@ check: $(VENV)/.develop  ## ruff, formatting, types
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
+
+audit: $(VENV)/.develop  ## look the locked versions up among known vulnerabilities (asks over the internet, so `make check` does not)
+	$(RUN) -m pip check
+	$(RUN) -m uv tool run pip-audit --strict --disable-pip --no-deps -r requirements/serve.txt
 
 format: $(VENV)/.develop  ## let ruff sort imports and format
 	$(RUN) -m ruff check --fix .

@@ -177,6 +177,12 @@ class ModelFailed(ServiceError):
     status, title, reason = 500, "The model failed", "model_failed"
 
 
+class ModelGone(ModelFailed):
+    """The files of a model were taken away, and the service has not looked at their folder since."""
+
+    status, title, reason = 503, "Not ready", "not_ready"
+
+
 class Unsupported(ServiceError):
     """A part of a protocol that is not offered here."""
 

@@ -17,6 +17,7 @@ from service.errors import (
     Crowded,
     Draining,
     MethodNotAllowed,
+    ModelGone,
     NotReady,
     Overloaded,
     ServiceError,
@@ -211,7 +212,7 @@ def _advice(error: ServiceError) -> Headers:
     match error:
         case Overloaded():
             return [(b"retry-after", str(max(1, math.ceil(error.retry_after))).encode())]
-        case Draining() | NotReady() | Crowded():
+        case Draining() | NotReady() | ModelGone() | Crowded():
             return [(b"retry-after", b"1")]
         case Unauthorized():
             return [(b"www-authenticate", error.challenge.encode())]

@@ -16,7 +16,7 @@ import numpy as np
 from service.cache import Cache
 from service.encoding import Encoding
 from service.engine.job import Tables
-from service.errors import InvalidInput, ModelFailed
+from service.errors import InvalidInput, ModelFailed, ModelGone
 from service.parameters import ResolvedParameters
 from service.positions import Positions
 
@@ -134,6 +134,8 @@ class TableCache:
             session = self._sessions.positions(graph.path)
             names = [*graph.expected, *graph.tables]
             results = dict(zip(names, session.run(names, {name: feeds[name] for name in graph.inputs}), strict=True))
+        except FileNotFoundError as error:
+            raise ModelGone(f"the files of {needs.encoding.name} are no longer there") from error
         except Exception as error:  # onnxruntime's errors share no other base
             raise ModelFailed(f"the position tables of {needs.encoding.name} could not be computed: {error}") from error
         for name in graph.expected:

@@ -13,7 +13,7 @@ from service.engine.assembly import Empty, assemble, cut, placed
 from service.engine.finiteness import FINITE, covered
 from service.engine.job import Graph, Into, Job, JobResult
 from service.engine.observer import EngineObserver, tell
-from service.errors import ModelFailed
+from service.errors import ModelFailed, ModelGone
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +69,8 @@ class Compute:
                 return [result for job in jobs for result in self([job], "rerun")]
             logger.error("%s failed: %s", name, reason)
             failure = ModelFailed(f"{name} failed on this input: {reason}")
+            if isinstance(error, FileNotFoundError):
+                failure = ModelGone(f"the files of {name} are no longer there")
             failure.__cause__ = error
             return [failure]
 

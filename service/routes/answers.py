@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from service.routes import download
 
 
-class Json(Response):
+class Json(JSONResponse):
     """A small one, written by orjson."""
 
     media_type = "application/json"

@@ -11,6 +11,7 @@ from service.errors import (
     Forbidden,
     InvalidInput,
     NotFound,
+    NotReady,
     Overloaded,
     ServiceError,
     Unsupported,
@@ -21,6 +22,7 @@ from service.routes.open_inference import INFER, LOAD, METHODS, MODEL, PREFIX, U
 from service.wire import media
 
 TAG = "open inference protocol"
+INDEX = "/v2/repository/index"
 SUMMARIES = {
     PREFIX: "The server and its extensions",
     "/v2/health/live": "Is the process alive?",
@@ -31,9 +33,9 @@ SUMMARIES = {
     f"{MODEL}/config": "A model's configuration, as Triton words it",
     f"{MODEL}/stats": "Statistics of a model",
     INFER: "Attention under one encoding, from tensors to tensors",
-    "/v2/repository/index": "Every model, and what is not served and why",
-    LOAD: "Not offered: 501",
-    UNLOAD: "Not offered: 501",
+    INDEX: "Every model, and what is not served and why",
+    LOAD: "Serve a model, or one of its encodings, as its files are now",
+    UNLOAD: "Serve a model, or one of its encodings, no longer",
     regions.STATUS: "Shared memory: every region that is registered",
     regions.ONE_STATUS: "Shared memory: one region",
     regions.ONE_REGISTER: "Shared memory: name a part of an object",
@@ -77,14 +79,14 @@ _READING = tuple(failure for failure in problems.COMMON if failure is not Invali
 _SHARING = (Unsupported, Forbidden)
 _FAILURES: Mapping[str, tuple[type[ServiceError], ...]] = {
     INFER: (*_READING, Forbidden, NotFound, Overloaded, Draining, DeadlineExceeded),
-    "/v2/repository/index": _READING,
+    INDEX: _READING,
     regions.STATUS: _SHARING,
     regions.UNREGISTER: _SHARING,
     regions.ONE_STATUS: (*_SHARING, NotFound),
     regions.ONE_UNREGISTER: (*_SHARING, NotFound),
     regions.ONE_REGISTER: (*_SHARING, *_READING),
-    LOAD: (Unsupported, ServiceError),
-    UNLOAD: (Unsupported, ServiceError),
+    LOAD: (*_READING, NotReady),
+    UNLOAD: (*_READING, NotReady),
 }
 """What is wrong with a request is 400 in this protocol, where it is 422 elsewhere."""
 _REGION = {
@@ -95,6 +97,7 @@ _REGION = {
     },
     "example": {"key": "/embeddings", "offset": 0, "byte_size": 4096},
 }
+_LIST = {media.JSON: {"schema": {"type": "array", "items": {"type": "object"}}}}
 _JSON = {media.JSON: {"schema": {"type": "object"}}}
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 
@@ -115,7 +118,7 @@ def _operation(template: str) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "tags": [TAG],
         "summary": SUMMARIES[template],
-        "responses": _responses(_JSON, *_FAILURES.get(template, ())),
+        "responses": _responses(_LIST if template == INDEX else _JSON, *_FAILURES.get(template, ())),
     }
     if "{model}" in template:
         model = {

@@ -9,7 +9,7 @@ from service.summaries import metrics as of_rows
 from service.summaries.profile import PROFILE
 
 
-def _heads(kind: str, description: str) -> dict[str, Any]:
+def _heads(kind: str | list[str], description: str) -> dict[str, Any]:
     """[heads], or [batch, heads]."""
     one = {"type": kind}
     row = {"type": "array", "items": one}
@@ -52,7 +52,11 @@ SUMMARY: dict[str, Any] = {
         "row_sum_error": {**_NUMBERS, "description": "how far from 1 a row sums, at the most"},
         "mask_leak": {**_NUMBERS, "description": "the largest weight of a key that is masked"},
         "nonfinite_cells": _heads("integer", "weights that are NaN or infinite"),
-        "is_sink": {**_heads("boolean", "whether the first key gets more than 0.3 (alpha_0)")},
+        "is_sink": {
+            **_heads(
+                ["boolean", "null"], "whether the first key gets more than 0.3 (alpha_0); null where no row counts"
+            )
+        },
         **dict.fromkeys((*of_rows.DEFINITIONS, of_rows.KEYLESS.name, of_rows.RATIO), _METRIC),
         PROFILE: {
             "type": "object",
@@ -69,7 +73,9 @@ COMPARISON: dict[str, Any] = {
     "properties": {
         **_ROWS,
         **dict.fromkeys(of_pairs.NAMES, _METRIC),
-        "identical": _heads("boolean", "whether the matrices differ by less than `floor`"),
+        "identical": _heads(
+            ["boolean", "null"], "whether the matrices differ by less than `floor`; null where no row counts"
+        ),
         "floor": {
             "type": "object",
             "additionalProperties": {"type": "number"},

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO
@@ -74,11 +74,18 @@ class Process:
 
 
 @contextmanager
-def serving(*, processes: str = "1", **settings: str) -> Iterator[Process]:
-    """A service that listens and is ready. It is killed where the test has not ended it."""
+def serving(
+    *, processes: str = "1", before: str = "", variables: Mapping[str, str] | None = None, **settings: str
+) -> Iterator[Process]:
+    """A service that listens and is ready. It is killed where the test has not ended it. `before` is Python that runs
+    in it first; `variables` are of its environment.
+    """
     child = subprocess.Popen(
-        [sys.executable, "-m", "service"],
-        env=environment(device="cpu", port="0", processes=processes, **settings),
+        [
+            sys.executable,
+            *(["-c", f"{before}\nfrom service.__main__ import main\nmain()"] if before else ["-m", "service"]),
+        ],
+        env={**environment(device="cpu", port="0", processes=processes, **settings), **(variables or {})},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -153,7 +153,7 @@ def test_a_warm_up_of_a_graph_that_is_not_there_aborts_the_start(sessions: Sessi
     async def main() -> None:
         engine = Engine(sessions, workers=1)
         await engine.start()
-        with pytest.raises(NotReady, match=r"warm-up of identity\.gone failed.*FileNotFoundError"):
+        with pytest.raises(NotReady, match=r"warm-up of identity\.gone failed.*no longer there"):
             await engine.warm_up([Job(graph, bias_tables(2, 3, 3), ("scores",), x, x, None, 18)])
         assert not engine.ready
         assert await engine.stop(PATIENCE)
