@@ -22,7 +22,7 @@ TESTS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help serve test develop export check audit format load bench images docs deploy lock clean
+.PHONY: help serve test develop train export check audit format load bench images docs deploy lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-16s %s\n", $$1, $$2}'
@@ -34,6 +34,11 @@ test: $(VENV)/.develop  ## install what testing needs and run the tests
 	$(RUN) -m pytest $(TESTS)
 
 develop: $(VENV)/.develop  ## install all that exporting, testing and load testing need; run nothing
+
+train: $(VENV)/.develop  ## train the model tiny on one core, going on from results/ if it was stopped; export it, write docs/tiny.md
+	$(RUN) -m models train
+	$(RUN) -m models export --model tiny
+	$(RUN) -m docs.make_tiny
 
 export: $(VENV)/.develop  ## write exported/ anew from models/
 	$(RUN) -m models export

@@ -75,6 +75,9 @@ def metadata(family: Family, encoding: Encoding) -> dict[str, Any]:
     most = rows(family, encoding)
     if most is not None:
         about["positions"] |= {"rows_of": None, "maximum": most - 1}
+    fixed = {name: list(value.shape) for name, value in fixed_parameters(family, encoding).items()}
+    if fixed:
+        about["fixed"] = fixed
     heads, head_dim, width = family.sizes or (None, None, None)
     return about | {
         "format": FORMAT,

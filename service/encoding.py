@@ -163,6 +163,8 @@ class Encoding:
     conventions: Mapping[str, str] = field(default_factory=dict)
     terms: tuple[Term, ...] = ()
     parameters: tuple[Parameter, ...] = ()
+    fixed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Shapes of the arrays that other models take as parameters and that are part of this one."""
     switches: tuple[str, ...] = ()
     """Switches of the scores graph, each on where the parameter of its name is given."""
     positions: PositionRules = PositionRules()

@@ -128,8 +128,14 @@ def _no_parameter(
 ) -> InvalidInput:
     """Of an encoding that has no parameter of this name; one that was asked for may have it."""
     meant = [f"{other}.{name}" for other, one in asked.items() if one.encoding.parameter(name) is not None]
-    owner = instance.name
-    known = [f"{owner}.{one.name}" for one in instance.encoding.parameters]
+    owner, encoding = instance.name, instance.encoding
+    if name in encoding.fixed:
+        return InvalidInput(
+            f"{shown(dotted)} is part of the model {encoding.model!r}, not a parameter of it; model=identity takes "
+            "one that you bring",
+            pointer=pointer,
+        )
+    known = [f"{owner}.{one.name}" for one in encoding.parameters]
     if not known:
         hint = f"; did you mean {' or '.join(meant)}?" if meant else ""
         return InvalidInput(f"{shown(dotted)}: {owner} has no parameters{hint}", pointer=pointer)
@@ -209,6 +215,7 @@ class Parameters:
                 if parameter.initial is not None:
                     report[name] = {"shape": list(shape), "source": f"default: {initial}"}
                 digest.update(f"{name}={initial!r}{shape};".encode())
+        report |= {name: {"shape": list(shape), "source": "model"} for name, shape in encoding.fixed.items()}
         elements = sum(prod(shape) for _, shape in defaults.values())
         switches = tuple(name for name in encoding.switches if name in report)
         return ResolvedParameters(

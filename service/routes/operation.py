@@ -76,7 +76,10 @@ SCHEMAS: dict[str, Any] = {
                 "queries, [n, n] is [batch, keys], and [1, queries, keys] says the other",
             },
             "tokens": {"type": "array", "items": {"type": "string"}, "description": "names, returned as they came"},
-            "text": {"type": "string", "description": "instead of embeddings, for models with a tokenizer"},
+            "text": {
+                "type": "string",
+                "description": "instead of embeddings, for models with a tokenizer; the answer has tokens",
+            },
             "parameters": {
                 "type": "object",
                 "additionalProperties": {"anyOf": [{"type": "number"}, *_ARRAY["anyOf"]]},
@@ -245,7 +248,7 @@ def parameters(catalogue: Catalogue) -> list[dict[str, Any]]:
     return [
         _encoding(catalogue),
         _compare(catalogue),
-        _query("model", "By default `identity`.", _choice(catalogue.models)),
+        _query("model", "By default `identity`, or `tiny` for a text.", _choice(catalogue.models)),
         _query("heads", "Must divide the width (identity only); by default 1.", {"type": "integer", "minimum": 1}),
         _query(
             "key_heads",
@@ -253,7 +256,7 @@ def parameters(catalogue: Catalogue) -> list[dict[str, Any]]:
             "queries and keys, the keys with key_heads x head_dim columns (identity only).",
             {"type": "integer", "minimum": 1},
         ),
-        _query("causal", "Keys after the query are hidden. By default the encoding's own.", {"type": "boolean"}),
+        _query("causal", "Keys after the query are hidden. By default the model's own.", {"type": "boolean"}),
         _list(
             "return",
             f"What to return; by default {','.join(DEFAULT_RETURN)}, and with compare comparison.",

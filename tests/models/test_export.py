@@ -58,7 +58,7 @@ def exported_again(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]
     environment["OMP_NUM_THREADS"] = "1"
     halves = [
         subprocess.Popen(
-            [sys.executable, "-m", "models", "export", *half, "--output", str(folder / "again")],
+            [sys.executable, "-m", "models", "export", *half, "--model", "identity", "--output", str(folder / "again")],
             cwd=folder,
             env=environment,
             stdout=subprocess.PIPE,

@@ -23,8 +23,9 @@ def exported() -> Catalogue:
 
 def test_every_exported_file_is_served(exported: Catalogue) -> None:
     assert exported.problems == ()
-    files = {path.name for path in (EXPORTED / "identity").glob("*.onnx") if not path.name.endswith(".positions.onnx")}
-    assert {f"{name}.onnx" for name in exported.model("identity").encodings} == files
+    for name, model in exported.models.items():
+        files = {path.name for path in (EXPORTED / name).glob("*.onnx") if not path.name.endswith(".positions.onnx")}
+        assert {f"{encoding}.onnx" for encoding in model.encodings} == files
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,7 @@ def test_descriptions_are_json_and_name_no_path(exported: Catalogue) -> None:
 def test_a_description_has_the_card_and_the_models(exported: Catalogue) -> None:
     description = exported.describe_encoding("relative-2")
     assert description["id"] == "t5"
-    assert description["models"] == ["identity"]
+    assert description["models"] == ["identity", "tiny"]
     assert description["formula"]["plain"].startswith("S(m,n)")
     assert {parameter["name"] for parameter in description["parameters"]} >= {"bias", "max_distance", "softcap"}
     assert description["paper"]["year"] == 2020
@@ -81,7 +82,7 @@ def test_a_description_has_the_card_and_the_models(exported: Catalogue) -> None:
 def test_the_list_has_a_line_for_each_encoding(exported: Catalogue) -> None:
     lines = exported.describe_encodings()
     assert [line["id"] for line in lines] == sorted(exported.model().encodings)
-    assert all(line["models"] == ["identity"] for line in lines)
+    assert all(line["models"] == ["identity", "tiny"] for line in lines)
 
 
 def test_no_models_are_not_ready(tmp_path: Path) -> None:

@@ -240,12 +240,12 @@ def test_a_head_that_begins_after_an_answer_has_its_time_too(process: Process) -
 
 def test_a_head_in_pieces_is_served(process: Process) -> None:
     with socket.create_connection(("127.0.0.1", process.port), timeout=10) as connection:
-        for piece in (b"GET /mod", b"els HTTP/1.1\r\nho", b"st: x\r\n\r\n"):
+        for piece in (b"GET /hea", b"lth/live HTTP/1.1\r\nho", b"st: x\r\n\r\n"):
             connection.sendall(piece)
             time.sleep(0.05)
         assert connection.recv(1000).startswith(b"HTTP/1.1 200")
         time.sleep(1.2)  # nothing is wrong with a connection that waits between two requests
-        connection.sendall(b"GET /models HTTP/1.1\r\nhost: x\r\n\r\n")
+        connection.sendall(b"GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n")
         assert b"HTTP/1.1 200" in connection.recv(1 << 20)
 
 

@@ -198,7 +198,8 @@ def test_the_present_of_all_is_told(service: Process) -> None:
     assert min(resident) > 30 << 20
     sessions = [key for key in after if key[0] == "attention_session_info"]
     assert {dict(labels)["encoding"] for _, labels in sessions} >= {"rope", "alibi", "t5"}
-    assert len(sessions) == len({dict(labels)["encoding"] for _, labels in sessions}), "once, not for each process"
+    served = {(dict(labels)["model"], dict(labels)["encoding"]) for _, labels in sessions}
+    assert len(sessions) == len(served), "once, not for each process"
 
 
 def test_the_start_is_told_once(service: Process) -> None:

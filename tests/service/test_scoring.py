@@ -878,12 +878,21 @@ def test_a_mask_that_does_not_fit_is_refused(recorded: tuple[Recording, Served])
         served.score(AttentionInput(embeddings=array(4, 8), mask=np.ones((3, 4))))
 
 
-def test_text_is_refused_where_no_model_has_a_tokenizer(recorded: tuple[Recording, Served]) -> None:
-    _, served = recorded
-    with pytest.raises(InvalidInput, match="none of the models served here has a tokenizer"):
-        served.score(AttentionInput(text="hello"))
-    with pytest.raises(InvalidInput, match="model 'identity' has no tokenizer"):
-        served.score(AttentionInput(text="hello"), model="identity")
+@pytest.mark.parametrize(
+    ("models", "named", "reason"),
+    [
+        ({"identity": IDENTITY}, None, "none of the models served here has a tokenizer"),
+        ({"identity": IDENTITY}, "identity", "model 'identity' has no tokenizer, so it takes no text: send embeddings"),
+        (CATALOGUE.models, "identity", "it takes no text: model=tiny takes text; or send embeddings"),
+    ],
+)
+def test_text_is_refused_where_the_model_has_no_tokenizer(
+    sessions: Sessions, models: Mapping[str, Model], named: str | None, reason: str
+) -> None:
+    scoring = Scoring(Catalogue(models), Recording(), TableCache(sessions))
+    with pytest.raises(InvalidInput, match=reason) as caught:
+        asyncio.run(scoring.score(AttentionInput(text="hello"), AttentionOptions(model=named), Timings()))
+    assert caught.value.pointer == "/text"
 
 
 def test_without_models_nothing_is_ready(sessions: Sessions) -> None:

@@ -30,6 +30,8 @@ DATATYPES = {
 }
 LENGTH = "inference-header-content-length"
 X = np.random.default_rng(7).standard_normal((2, 5, 8)).astype(np.float32)
+WIDE = np.random.default_rng(8).standard_normal((1, 5, 64)).astype(np.float32)
+"""For the model tiny, which has 4 heads of 16."""
 
 
 def tensor(name: str, array: Array, *, binary: bool = False, flat: bool = False) -> dict[str, Any]:

@@ -583,7 +583,7 @@ def test_a_mask_that_does_not_fit_is_refused_and_no_reason(asked: Asked, probe: 
 
 def test_text_is_refused_by_models_without_a_tokenizer(asked: Asked) -> None:
     with pytest.raises(InvalidInput) as refused:
-        asked(AttentionInput(text="a"))
+        asked(AttentionInput(text="a"), model="identity")
     assert refused.value.pointer == "/text"
 
 

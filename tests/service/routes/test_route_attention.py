@@ -329,7 +329,7 @@ BAD: dict[str, tuple[bytes, str, str, int, str | None]] = {
     "a form": (b"embeddings=1", "application/x-www-form-urlencoded", "", 415, "header:Content-Type"),
     "float16 in JSON": (b'{"embeddings": [[1, 2]]}', media.JSON, "dtype=float16", 422, "query:dtype"),
     "too many numbers for JSON": (samples.npy(np.ones((128, 4))), media.NPY, "", 406, "header:Accept"),
-    "text without a tokenizer": (b'{"text": "hello"}', media.JSON, "", 422, "/text"),
+    "text without a tokenizer": (b'{"text": "hello"}', media.JSON, "model=identity", 422, "/text"),
 }
 
 
