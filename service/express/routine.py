@@ -40,6 +40,8 @@ class Routine:
     """Bytes of their bodies."""
     plan: Plan
     job: Job
+    lessons: int = 3
+    """How many more answers are looked at for a template."""
     template: Template | None = None
     """How an answer is made from the one before it, once there was one of which that is known."""
     waiting: list[Waiting] = field(default_factory=list)

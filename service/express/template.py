@@ -11,7 +11,8 @@ import numpy as np
 from service.records import ScoringResult
 from service.routes.attention import Asked
 from service.wire import json, media, safetensors
-from service.wire.answer import timings_text
+
+_TIMINGS, _ARRAY = b'"timings":', b"\0"
 
 
 class Template(Protocol):
@@ -63,13 +64,14 @@ def _json(result: ScoringResult) -> Template | None:
     between, text = [], b""
 
     def mark(_: np.ndarray) -> Iterator[bytes]:
-        yield b""
+        yield _ARRAY
 
     for piece in json.encode(result, mark):
-        if piece:
-            text += piece
-        else:
+        if piece == _ARRAY:
             between.append(text)
             text = b""
-    before, found, after = text.rpartition(timings_text(result.timings).encode())
-    return JsonTemplate([*between, before]) if found and after == b"}" else None
+        else:
+            text += piece
+    before, found, after = text.rpartition(_TIMINGS)
+    # They stand last: an object of numbers, and the end.
+    return JsonTemplate([*between, before + found]) if found and after.count(b"}") == 2 else None

@@ -260,6 +260,18 @@ def test_a_body_of_another_format_is_taken(door: Door) -> None:
         )
 
 
+@pytest.mark.parametrize("accept", [media.JSON, media.SAFETENSORS])
+@pytest.mark.parametrize("query", [QUERY, "encoding=t5&return=weights,scores,terms,output", "rows=-1&return=scores"])
+def test_answers_that_come_again_have_a_template(door: Door, accept: str, query: str) -> None:
+    sent = request(samples.npy(embeddings(6, 8)), query, accept=accept)
+    door.long(sent)
+    for _ in range(3):
+        assert door.short(sent) is not None
+    (head,) = (one for data, one in door.express.heads._heads.items() if sent.startswith(data))
+    (routine,) = head.routines.values()
+    assert routine.template is not None
+
+
 def test_json_is_answered_as_the_long_way_answers_it(door: Door) -> None:
     def read(content: bytes) -> dict[str, Any]:
         document: dict[str, Any] = json.loads(content)
