@@ -17,6 +17,7 @@ from service.engine.appending import appended
 from service.engine.job import Graph, Job, JobResult
 from service.engine.pruning import whole
 from service.errors import Overloaded
+from service.finite import nonfinite
 from service.instance import Instance
 from service.masks import Sight, Visible
 from service.padding import Padded
@@ -162,7 +163,7 @@ class Picked:
         """`kept` are the outputs that the answer is made of."""
         computed = {whole(name): answer.outputs[name] for name in kept}
         outputs, keys = pick(choice, computed, visible)
-        nonfinite = answer.nonfinite
-        if nonfinite and outputs is not computed:
-            nonfinite = sum(array.size - int(np.count_nonzero(np.isfinite(array))) for array in outputs.values())
-        return cls(outputs, keys, nonfinite)
+        damaged = answer.nonfinite
+        if damaged and outputs is not computed:
+            damaged = nonfinite(outputs.values())
+        return cls(outputs, keys, damaged)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 
@@ -16,7 +17,7 @@ Totals = Float64[ndarray, " columns"]
 Labels = tuple[str, ...]
 
 
-class Series:
+class Series(ABC):
     """One family of series. Each has `width` columns of its own, all 0 from when it is created."""
 
     def __init__(self, board: Board, name: str, meaning: str, labels: Sequence[str] = (), *, width: int = 1) -> None:
@@ -38,9 +39,9 @@ class Series:
             first = self.columns[labels] = self.board.take(self.width)
         return first
 
+    @abstractmethod
     def family(self, totals: Totals) -> Metric:
         """All of them, as Prometheus reads them."""
-        raise NotImplementedError
 
 
 class Counter(Series):

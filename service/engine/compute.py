@@ -14,6 +14,7 @@ from service.engine.finiteness import FINITE, covered
 from service.engine.job import Graph, Into, Job, JobResult
 from service.engine.observer import EngineObserver, tell
 from service.errors import ModelFailed, ModelGone
+from service.finite import nonfinite
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +111,7 @@ class Compute:
                 compute=compute,
                 work=work,
                 batch_jobs=count,
-                nonfinite=0 if good else _nonfinite(part),
+                nonfinite=0 if good else nonfinite(part.values()),
                 provider=provider,
             )
             for part, good in zip(parts, finite, strict=True)
@@ -136,7 +137,3 @@ def _finite(outputs: Mapping[str, np.ndarray], flag: np.ndarray | None, jobs: Se
         return [True] * len(jobs)
     ends = list(accumulate(len(job.queries) for job in jobs))
     return [bool(np.isfinite(flag[start:end]).all()) for start, end in zip([0, *ends], ends, strict=False)]
-
-
-def _nonfinite(outputs: Mapping[str, np.ndarray]) -> int:
-    return sum(array.size - int(np.count_nonzero(np.isfinite(array))) for array in outputs.values())

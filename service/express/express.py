@@ -23,6 +23,7 @@ from service.express.routine import Routine, Waiting
 from service.express.shared import SharedExpress
 from service.express.spent import Spent
 from service.express.template import learn
+from service.finite import nonfinite
 from service.keys import Keys
 from service.lifecycle import Lifecycle
 from service.middleware import NOSNIFF, refusal
@@ -256,7 +257,7 @@ class Express:
     ) -> None:
         computed, closing = time.perf_counter(), self.lifecycle.draining
         rows, single = routine.plan.layout.query_shape[0], routine.plan.layout.batch is None
-        asked, nonfinite, like = routine.asked, 0, self._like(routine)
+        asked, damaged, like = routine.asked, 0, self._like(routine)
         lines = b"%bcontent-type: %b\r\nvary: %b\r\ncache-control: no-store\r\n%b: %b\r\n%bcontent-length: " % (
             requests[0].connection.first_lines,
             asked.accepted.encode(),
@@ -273,7 +274,7 @@ class Express:
                 pieces = template.pieces(spent.text(decode, queue), cut)
             else:
                 part = _part(found, slice(i * rows, (i + 1) * rows))
-                nonfinite += part.nonfinite > 0
+                damaged += part.nonfinite > 0
                 pieces = self._write(routine, part, spent.timings(decode, queue))
             now = time.perf_counter()
             serialize, total = now - computed, now - one.began
@@ -290,7 +291,7 @@ class Express:
                 timings = replace(spent.timings(decode, queue), serialize=serialize)
                 told = replace(like, request_id=request_id, began=one.began, status=200, timings=timings, sent=size)
                 self.telemetry.tell(told, total)
-        self.telemetry.answered(like, spent.total, spent.stages, spent.sent, nonfinite)
+        self.telemetry.answered(like, spent.total, spent.stages, spent.sent, damaged)
         self.statistics.answered(
             routine.job.graph.name,
             len(requests),
@@ -341,10 +342,7 @@ class Express:
 
 def _part(found: JobResult, cut: slice) -> JobResult:
     outputs = {name: array[cut] for name, array in found.outputs.items()}
-    nonfinite = 0
-    if found.nonfinite:
-        nonfinite = sum(array.size - int(np.count_nonzero(np.isfinite(array))) for array in outputs.values())
-    return replace(found, outputs=outputs, nonfinite=nonfinite)
+    return replace(found, outputs=outputs, nonfinite=found.nonfinite and nonfinite(outputs.values()))
 
 
 def _order(outputs: Mapping[str, np.ndarray]) -> list[str]:

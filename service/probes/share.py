@@ -15,6 +15,7 @@ Pairs at distance 0 are left out: that a token is like itself is content, which 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
@@ -172,22 +173,22 @@ def _matrix(
     return np.stack(counts).reshape(*visible.shape[:3], distances).astype(np.float32)
 
 
-class _Design:
+class _Design(ABC):
     """V, of the rows that see anything; `seen` are the keys that each sees."""
 
     seen: Float64[np.ndarray, " queries"]
 
+    @abstractmethod
     def times(self, b: Float64[np.ndarray, "distances columns"]) -> Float64[np.ndarray, "queries columns"]:
         """V b."""
-        raise NotImplementedError
 
+    @abstractmethod
     def transposed(self, a: Float64[np.ndarray, "queries columns"]) -> Float64[np.ndarray, "distances columns"]:
         """V' a."""
-        raise NotImplementedError
 
+    @abstractmethod
     def squares(self) -> Float64[np.ndarray, " distances"]:
         """The diagonal of V' diag(1 / seen) V."""
-        raise NotImplementedError
 
     @property
     def cells(self) -> float:

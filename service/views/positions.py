@@ -20,6 +20,7 @@ from service.catalogue import Model
 from service.conventions import conventions
 from service.encoding import Encoding
 from service.errors import InvalidInput, PayloadTooLarge, ServiceError, UnknownName
+from service.finite import nonfinite
 from service.records import AttentionInput, AttentionOptions, EncodingResult, Timings
 from service.scoring import PositionTables, Scoring
 from service.views.records import DEFAULT_VIEWS, VIEWS, PositionViews, View, ViewOptions
@@ -146,7 +147,7 @@ class _Question:
             terms=tuple(term.name for term in self.encoding.terms),
             views=views,
             tables=self._described(found) if "tables" in names else {},
-            nonfinite_cells=sum(_nonfinite(view.values) for view in views.values() if view.axes == MATRIX),
+            nonfinite_cells=nonfinite(view.values for view in views.values() if view.axes == MATRIX),
             timings=self.timings,
         )
 
@@ -259,10 +260,6 @@ def _description(name: str, encoding: Encoding) -> str:
     if name in TABLES:
         return TABLES[name]
     return parameter.description if parameter is not None else "a table that the scores are computed from"
-
-
-def _nonfinite(values: np.ndarray) -> int:
-    return values.size - int(np.count_nonzero(np.isfinite(values)))
 
 
 def _in_query(pointer: str | None) -> str | None:

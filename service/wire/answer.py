@@ -10,6 +10,7 @@ import numpy as np
 import orjson
 from jaxtyping import Num
 
+from service.finite import nonfinite
 from service.records import EncodingResult, ScoringResult, Timings, TopK
 
 METADATA = "metadata"
@@ -135,7 +136,7 @@ def _halved(one: EncodingResult) -> EncodingResult:
     if all(array is before for array, (_, before) in zip(arrays, _arrays(one), strict=True)):
         return one
     arrays = [array for _, array in _arrays(replace(smaller, profile=None))]
-    smaller.nonfinite_cells = sum(array.size - int(np.count_nonzero(np.isfinite(array))) for array in arrays)
+    smaller.nonfinite_cells = nonfinite(arrays)
     return smaller
 
 
