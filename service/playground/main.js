@@ -221,6 +221,7 @@ const act = {
 
   useKey(key) {
     useKey(key);
+    store.set({ problem: null, busy: true }); // the form is gone at once, so nothing typed into it can be lost
     describe(store.state);
     begin();
   },

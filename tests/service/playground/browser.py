@@ -65,7 +65,12 @@ class Watched:
 
     def drawn(self) -> None:
         """Waits until the last run is answered and drawn."""
+        self.settled()  # until then the page may still tell of the run before
         expect(self.page.locator("#latency")).to_have_attribute("data-state", "done", timeout=TIMEOUT)
+        self.settled()
+
+    def settled(self) -> None:
+        """Waits until the page shows what was done to it: it tells of changes once a frame."""
         self.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def panel(self, name: str) -> Locator:

@@ -379,6 +379,7 @@ def test_a_service_that_asks_for_a_key_is_given_one_and_no_command_holds_it(brow
         expect(problem).to_contain_text("401")
         problem.get_by_label("API key").fill("another-one-of-letters")
         problem.get_by_role("button", name="Use it").click()
+        watched.settled()
         expect(problem).to_contain_text("401")
         problem.get_by_label("API key").fill(key)
         problem.get_by_role("button", name="Use it").click()
