@@ -14,7 +14,7 @@ from service.engine.finiteness import FINITE, covered
 from service.engine.job import Graph, Into, Job, JobResult
 from service.engine.observer import EngineObserver, tell
 from service.errors import ModelFailed, ModelGone
-from service.finite import nonfinite
+from service.finite import all_finite, nonfinite
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Runner(Protocol):
         into: Into | None = None,
     ) -> Mapping[str, np.ndarray]:
         """These outputs of this graph, in the arrays of `into` if it can write there. `feeds` may hold more than the
-        graph needs. What it raises fails the batch.
+        graph needs. It may say in `FINITE` whether all numbers are finite. What it raises fails the batch.
         """
 
 
@@ -131,7 +131,7 @@ def _tokens(jobs: Sequence[Job]) -> tuple[int, int]:
 def _finite(outputs: Mapping[str, np.ndarray], flag: np.ndarray | None, jobs: Sequence[Job]) -> list[bool]:
     """Of each job, whether all its numbers are known to be finite. What `flag` is about need not be looked at."""
     looked_at = [array for array in outputs.values() if flag is None or not covered(array)]
-    if not all(bool(np.isfinite(array).all()) for array in looked_at):
+    if not all(map(all_finite, looked_at)):
         return [False] * len(jobs)
     if flag is None or np.isfinite(flag).all():
         return [True] * len(jobs)

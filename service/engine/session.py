@@ -24,7 +24,7 @@ from service.engine.assembly import Empty
 from service.engine.binding import Binding
 from service.engine.cuda_memory import CudaError, CudaMemory
 from service.engine.device import CPU, CUDA, NO_GRAPH, Device, Provider, choose, graph_options, quiet_options, smallest
-from service.engine.finiteness import flagged
+from service.engine.finiteness import FINITE, flag, flagged, softmaxes
 from service.engine.job import Graph, Into, Job, digest
 from service.engine.memory import Memory
 from service.engine.permuting import WIDEST, permute
@@ -37,11 +37,20 @@ class Session:
     """A graph ready to run, from many threads at once. `inputs` are those it needs; `run` may be given more.
 
     `native` is onnxruntime's own session, `options` are those of its runs. With `graphs` its runs may be captured as
-    CUDA graphs: RuntimeError where a part of it would be run by the CPU.
+    CUDA graphs: RuntimeError where a part of it would be run by the CPU. `rows` are its `softmaxes`.
     """
 
-    def __init__(self, model: bytes | Path, provider: Provider, threads: int = 1, *, graphs: bool = False) -> None:
+    def __init__(
+        self,
+        model: bytes | Path,
+        provider: Provider,
+        threads: int = 1,
+        *,
+        graphs: bool = False,
+        rows: frozenset[str] = frozenset(),
+    ) -> None:
         self.graphs = graphs
+        self.rows = rows
         # Without options, every run would be captured, and replayed with inputs that have gone.
         self.options = graph_options(NO_GRAPH) if graphs else None
         if graphs:
@@ -133,16 +142,19 @@ class Sessions:
         switches: tuple[str, ...] = (),
         into: Into | None = None,
     ) -> dict[str, np.ndarray]:
-        """These outputs of the graph, on the CPU in the arrays of `into`; where they are bound to a device's memory,
-        also `FINITE`, for it is quicker to look there. Feeds it does not need are ignored.
+        """These outputs of the graph, on the CPU in the arrays of `into`, and `FINITE`, for whoever computes them is
+        quicker to find it out. Feeds it does not need are ignored.
         """
         session = self.session(graph, outputs, masked, switches, _narrow(feeds.get("queries")))
-        if self._binding is None and into is not None and session.provider == CPU:
+        if self._binding is not None:
+            return dict(zip(session.outputs, self._binding.run(session, feeds), strict=True))
+        if into is not None and session.provider == CPU:
             placing.run(session, feeds, into)
-            return {name: into.arrays[name] for name in outputs}
-        if self._binding is None:
-            return dict(zip(outputs, session.run(outputs, feeds), strict=True))
-        return dict(zip(session.outputs, self._binding.run(session, feeds), strict=True))
+            found = {name: into.arrays[name] for name in outputs}
+        else:
+            found = dict(zip(outputs, session.run(outputs, feeds), strict=True))
+        told = flag(found, session.rows)
+        return found if told is None else {**found, FINITE: told}
 
     @property
     def empty(self) -> Empty:
@@ -237,7 +249,7 @@ class Sessions:
                 return Session(model, self._provider, self._threads, graphs=True)
             except Exception as error:  # onnxruntime's errors share no other base
                 logger.info("%s runs without CUDA graphs: %s", graph.name, error)
-        return Session(model, self._provider, self._threads)
+        return Session(model, self._provider, self._threads, rows=softmaxes(pruned))
 
     def _get(self, key: tuple[Hashable, ...], build: Callable[[], Session]) -> Session:
         with self._lock:

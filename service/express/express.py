@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,7 @@ from service.express.routine import Routine, Waiting
 from service.express.shared import SharedExpress
 from service.express.spent import Spent
 from service.express.template import learn
-from service.finite import nonfinite
+from service.finite import all_finite, nonfinite
 from service.keys import Keys
 from service.lifecycle import Lifecycle
 from service.middleware import NOSNIFF, refusal
@@ -231,8 +230,8 @@ class Express:
         began = time.perf_counter()
         numbers = routine.numbers(requests)
         assembled = time.perf_counter()
-        if not _finite(numbers):
-            alone = [_finite(routine.numbers([one])) for one in requests]
+        if not all_finite(numbers):
+            alone = [all_finite(routine.numbers([one])) for one in requests]
             good = [one for one, finite in zip(requests, alone, strict=True) if finite]
             bad = [one for one, finite in zip(requests, alone, strict=True) if not finite]
             if bad:
@@ -349,10 +348,3 @@ def _order(outputs: Mapping[str, np.ndarray]) -> list[str]:
     """As in an answer."""
     names = ("weights", "scores", *(name for name in outputs if name.startswith("term.")), "output")
     return [name for name in names if name in outputs]
-
-
-def _finite(numbers: np.ndarray) -> bool:
-    """As quick as one look at each number can be: whatever is not finite makes the sum of squares so."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        square = numbers.dot(numbers)
-    return math.isfinite(square) or bool(np.isfinite(numbers).all())

@@ -23,6 +23,7 @@ from service.exchange import Exchange, new_id
 from service.express.connection import Connection
 from service.express.heads import UNUSUAL
 from service.express.spent import Spent
+from service.finite import all_finite
 from service.middleware import NOSNIFF
 from service.places import Placed
 from service.plan import RunsAtOnce
@@ -158,7 +159,7 @@ class SharedExpress:
         if known is None:
             return False
         tables = self.scoring.tables.get(known.needs)
-        if tables is None or not self._usable(known) or not np.isfinite(known.numbers).all():
+        if tables is None or not self._usable(known) or not all_finite(known.numbers):
             self._known.pop(content, None)
             return False
         self._answer(connection, known, known.with_tables(tables), content, began)

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float, Num
 
 from service.errors import InvalidInput, MalformedBody
+from service.finite import all_finite
 from service.wire.pointer import pointer
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -112,10 +113,9 @@ def _float32(array: Array, at: str) -> Float[np.ndarray, "..."]:
 
 
 def _check_finite(result: Array, original: Array, at: str) -> None:
-    finite = np.isfinite(result)
-    if finite.all():
+    if all_finite(result):
         return
-    place = _first(~finite)
+    place = _first(~np.isfinite(result))
     value = original[place]
     where = at + pointer(*place)
     if np.isfinite(value):

@@ -1,4 +1,4 @@
-# mypy: disable-error-code="import-not-found, misc, untyped-decorator, attr-defined"
+# mypy: disable-error-code="import-not-found, misc, untyped-decorator, attr-defined, no-untyped-call"
 """The model behind Ray Serve: `@serve.batch` in a deployment of as many replicas as there are cores.
 
 `max_ongoing_requests` is above the load, or Serve would hold requests back before they can be batched. The variables
@@ -7,6 +7,7 @@ its performance guide recommends (`RAY_SERVE_*`) are set by whoever starts this.
 
 from __future__ import annotations
 
+import logging
 import signal
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ if __name__ == "__main__":
         object_store_memory=200 << 20,
         _node_ip_address="127.0.0.1",
         log_to_driver=False,
-        logging_level="error",
+        logging_level=logging.ERROR,
     )
     serve.start(http_options={"host": "127.0.0.1", "port": settings.port})
     serve.run(Weights.bind(settings.folder), route_prefix="/weights")

@@ -74,7 +74,7 @@ def random_job(
 
 def run(sessions: Sessions, job: Job) -> dict[str, np.ndarray]:
     found = sessions.run(job.graph, job.outputs, job.masked, assemble([job], sessions.empty), job.switches)
-    assert (FINITE in found) is (sessions._binding is not None)
+    assert (FINITE in found) is any(array.ndim == 4 for array in found.values())
     return {name: array for name, array in found.items() if name != FINITE}
 
 
