@@ -443,9 +443,7 @@ class Scoring:
             mask=None if mask is None or input.mask is None else mask.shape[:2],
             switches=[part.parameters.switches for part in plan.parts],
             head=choice.head,
-            layout=with_tokens(study.layout, input, queries, keys, choice.rows)
-            if study.wanted.tokens
-            else study.layout,
+            layout=known,
             padding=padding(input, layout.batch, layout.heads, choice, len(layout.key_positions)),
         )
 
