@@ -24,6 +24,8 @@ from models.text import byte_tokenizer, write_text
 from models.training import family as tiny
 from models.training.checkpoint import load_weights
 from models.training.command import train
+from models.triton.command import EXAMPLES as TRITON_EXAMPLES
+from models.triton.command import triton_repository
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -102,6 +104,7 @@ def _export(model: str, chosen: list[Encoding], output: Path) -> str:
 app.command("import", epilog=EXAMPLES)(import_command)
 app.command()(train)
 app.command("hidden-states")(hidden_states)
+app.command("triton-repository", epilog=TRITON_EXAMPLES)(triton_repository)
 
 
 def _table(family: Family, exported: list[Exported]) -> Table:
