@@ -1,12 +1,25 @@
 /** The tab on the chosen encodings: what each does, where it comes from, and its parameters. */
-import { h, option, outside, refill } from "./dom.js";
+import { h, option, outside, refill, typing } from "./dom.js";
 import { dashed } from "./identity.js";
 import { encodingOf } from "./panels.js";
 
 export const needs = ["cards", "encodings", "parameters"];
 
 export function about(act) {
-  return (root, { settings, cards }) => {
+  let late = false;
+  return function draw(root, state) {
+    const { settings, cards } = state;
+    const field = document.activeElement;
+    if (root.contains(field) && typing(field)) {
+      const after = () =>
+        requestAnimationFrame(() => {
+          late = false;
+          draw(root, state);
+        });
+      if (!late) field.addEventListener("focusout", after, { once: true });
+      late = true;
+      return;
+    }
     const open = new Set([...root.querySelectorAll("details[open]")].map((one) => one.dataset.key));
     refill(
       root,
@@ -100,6 +113,7 @@ function parameters(name, said, settings, act) {
       on: {
         submit: (event) => {
           event.preventDefault();
+          if (own.some(({ name: parameter }) => document.activeElement?.name === `${name}.${parameter}`)) return; // Enter in a parameter
           if (label.value && label.checkValidity()) act.addVariant(name, label.value);
           else label.focus();
         },
@@ -126,12 +140,13 @@ function field(name, { name: parameter, kind, choices, default: own, description
   const control = selectable
     ? h(
         "select",
-        { on: { change } },
+        { name: key, on: { change } },
         option("", `${shownDefault} (default)`, given === ""),
         ...selectable.map((one) => option(one, one, one === given)),
       )
     : h("input", {
         type: "text",
+        name: key,
         inputMode: kind === "numbers" ? "text" : "decimal",
         value: given,
         placeholder: shownDefault,

@@ -1,5 +1,5 @@
 /** The bar at the top and the one over the panels: every setting but the encodings. */
-import { find, h, option } from "./dom.js";
+import { find, h, option, typing } from "./dom.js";
 import { KINDS, MAPS } from "./scale.js";
 import { referenceOf, pictureOf } from "./picture.js";
 import { milliseconds, size } from "./timing.js";
@@ -55,7 +55,7 @@ function input(store, act) {
             max: argument.maximum,
             placeholder: argument.default,
             title: argument.description,
-            value: settings[name] ?? "",
+            value: typing(field) ? field.value : (settings[name] ?? ""),
           });
       }
       find("about-input").textContent = own
@@ -68,7 +68,7 @@ function input(store, act) {
       model.replaceChildren(...models.map((one) => option(one.name, one.name, one.name === settings.model)));
       text.parentElement.hidden = !texts;
       preset.parentElement.hidden = texts && !own;
-      if (document.activeElement !== text) text.value = typed;
+      if (!typing(text)) text.value = typed;
       const fixed = models.find((one) => one.name === settings.model)?.heads;
       heads.disabled = Boolean(fixed);
       const width = run && run.input.queries ? run.input.queries.shape[1] : 64;
@@ -133,7 +133,7 @@ function display(store, act) {
     vmax.disabled = value === null;
     find("pin").disabled = value === null;
     find("pin").setAttribute("aria-pressed", String(settings.vmax !== null));
-    vmax.value = value === null ? "" : String(value);
+    if (!typing(vmax)) vmax.value = value === null ? "" : String(value);
     reference.replaceChildren(
       ...settings.encodings
         .filter((name) => run.result(name))

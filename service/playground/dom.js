@@ -36,6 +36,13 @@ export function refill(root, ...children) {
   found?.focus?.({ preventScroll: true });
 }
 
+const typed = new WeakSet();
+addEventListener("input", ({ target }) => typed.add(target), true);
+for (const over of ["change", "focusout"]) addEventListener(over, ({ target }) => typed.delete(target), true);
+
+/** Whether a field holds what somebody is typing, which nobody was told of yet. */
+export const typing = (field) => typed.has(field);
+
 const SVG = "http://www.w3.org/2000/svg";
 
 export function svg(tag, given = {}, ...children) {

@@ -6,15 +6,21 @@ import base64
 import os
 import shutil
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
 from jaxtyping import UInt8
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
-TIMEOUT = 15_000.0
+TIMEOUT = 60_000.0
+"""Milliseconds after which a page is taken to hang: no test depends on how long anything takes."""
+
+REST = 1000
+"""Milliseconds: longer than any timer by which the page waits for a pointer to rest or a reader to listen."""
+SHORT = 100
 
 
 def chromium() -> str:
@@ -43,6 +49,7 @@ class Watched:
     def new(cls, browser: Browser, address: str, **options: Any) -> Watched:
         context = browser.new_context(viewport={"width": 1280, "height": 900}, **options)
         context.set_default_timeout(TIMEOUT)
+        context.add_init_script(path=Path(__file__).with_name("quiet.js"))
         watched = cls(context.new_page(), address)
         watched.page.on("request", lambda request: watched._requested(request.url))
         watched.page.on("console", lambda message: watched.said.append(f"{message.type}: {message.text}"))
@@ -69,9 +76,13 @@ class Watched:
         expect(self.page.locator("#latency")).to_have_attribute("data-state", "done", timeout=TIMEOUT)
         self.settled()
 
-    def settled(self) -> None:
-        """Waits until the page shows what was done to it: it tells of changes once a frame."""
-        self.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    def settled(self, longest: float = SHORT) -> None:
+        """Waits until the page has finished all that it has begun, but what timers of over `longest` ms begin."""
+        self.page.evaluate("([longest, limit]) => quiet(longest, limit)", [longest, TIMEOUT])
+
+    def rested(self) -> None:
+        """Waits until the page has done also what it does only when the pointer rests."""
+        self.settled(REST)
 
     def panel(self, name: str) -> Locator:
         return self.page.locator(f'.panel[data-name="{name}"]')
@@ -108,3 +119,24 @@ class Watched:
 
     def close(self) -> None:
         self.page.context.close()
+
+
+class Held:
+    """Keeps what the page asks under such addresses from now on."""
+
+    def __init__(self, page: Page, pattern: str) -> None:
+        self.page = page
+        self.pattern = pattern
+        self.routes: list[Route] = []
+        page.route(pattern, self._keep)
+
+    def _keep(self, route: Route) -> None:
+        self.routes.append(route)
+
+    def release(self) -> None:
+        """Lets it go, once something has been asked, and what is asked later as well."""
+        while not self.routes:
+            self.page.wait_for_timeout(10)
+        for route in self.routes:
+            route.continue_()
+        self.page.unroute(self.pattern)

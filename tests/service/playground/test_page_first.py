@@ -40,6 +40,7 @@ def test_nothing_comes_from_elsewhere_and_nothing_is_said_on_the_console(watched
     watched.page.locator("#theme").click()
     watched.page.locator("#tab-positions").click()
     expect(watched.page.locator("#tabpanel-positions .chart path")).to_have_count(4)
+    watched.rested()
     assert watched.foreign == []
     assert watched.said == []
 

@@ -60,6 +60,7 @@ def test_a_click_keeps_the_cell_and_escape_frees_it(watched: Watched) -> None:
     page.mouse.click(*watched.point("rope", 6, 4, SHAPE))
     expect(page.locator(".part.query strong")).to_have_text("she (6)")
     page.mouse.move(*watched.point("alibi", 10, 12, SHAPE))
+    watched.rested()
     expect(page.locator(".part.query strong")).to_have_text("she (6)")
     assert (watched.fragment()["q"], watched.fragment()["k"]) == ("6", "4")
     page.keyboard.press("Escape")
@@ -96,17 +97,34 @@ def test_the_wheel_zooms_only_with_control(watched: Watched) -> None:
     watched.open("#enc=none,rope&q=10&k=10")
     page = watched.page
     page.mouse.move(*watched.point("none", 10, 10, SHAPE))
-    page.mouse.wheel(0, -200)
+    wheel(watched)
     assert "z" not in watched.fragment()
     page.mouse.move(*watched.point("none", 10, 10, SHAPE))
     page.keyboard.down("Control")
-    page.mouse.wheel(0, -200)
+    wheel(watched)
     page.keyboard.up("Control")
     expect(page.locator(".unzoom").first).to_be_visible()
     q0, k0, q1, k1 = map(int, watched.fragment()["z"].split(","))
     assert q0 <= 10 < q1 < 22
     assert k0 <= 10 < k1
     assert q1 - q0 < 21
+
+
+def wheel(watched: Watched) -> None:
+    """Turns it up, until the page has been told and has scrolled."""
+    page = watched.page
+    page.evaluate("void (window.turned = new Promise((done) => addEventListener('wheel', () => done())))")
+    page.mouse.wheel(0, -200)
+    page.evaluate("window.turned")
+    page.evaluate(
+        """async () => {
+          for (let before = NaN; before !== scrollY; ) {
+            before = scrollY;
+            await new Promise((done) => setTimeout(() => requestAnimationFrame(done), 50));
+          }
+        }"""
+    )
+    watched.settled()
 
 
 def test_the_keyboard_does_what_the_mouse_does(watched: Watched) -> None:
@@ -143,9 +161,12 @@ def test_the_keyboard_does_what_the_mouse_does(watched: Watched) -> None:
     page.keyboard.press("?")
     expect(page.locator("#help-dialog")).to_be_visible()
     page.keyboard.press("Escape")
+    expect(page.locator("#help-dialog")).to_be_hidden()
     # Outside of a matrix single keys do nothing.
     page.locator("#tab-distance").focus()
+    expect(page.locator("#tab-distance")).to_be_focused()
     page.keyboard.press("c")
+    watched.settled()
     expect(page.locator("#scale")).to_have_value("row")
 
 
@@ -239,6 +260,7 @@ def test_terms_of_the_cell_are_asked_for_by_row_and_sum_to_the_score(watched: Wa
     # Another key of the same row needs no other question.
     page.mouse.click(*watched.point("rope", 14, 9, SHAPE))
     expect(page.locator(".part.key strong")).to_have_text("the (9)")
+    watched.rested()
     expect(page.locator('.inspected[data-name="rope"] .terms li')).to_have_count(4)
     assert len([path for path in watched.asked if "terms" in path]) == 1
 
@@ -325,6 +347,7 @@ def test_parameters_are_edited_and_a_variant_stands_beside_the_original(watched:
     card.get_by_label("Label of a variant of rope").fill("fast")
     card.get_by_role("button", name="Add").click()
     expect(page.locator(".panel")).to_have_count(3)
+    watched.drawn()
     page.locator("[id='card-rope@fast']").get_by_label("theta").fill("2")
     page.locator("[id='card-rope@fast']").get_by_label("theta").press("Tab")
     expect(watched.panel("rope@fast").locator(".subtitle")).to_contain_text("theta 2")
