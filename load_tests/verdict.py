@@ -20,6 +20,9 @@ GROWTH = 1.0
 """MB a minute."""
 FILES = 10
 """Files that libraries may have opened for good at the first use of something."""
+OF_LEFT = {"200", "499", "429", "503"}
+"""What a request may count as whose client left: it was answered before, or nobody noticed in time; it was given up; or
+it had been refused already, as there was too much to do."""
 SETTLED = 600.0
 """Seconds below which memory and latency say nothing of their drift."""
 
@@ -59,12 +62,12 @@ def invalid(parts: Iterable[Mapping[str, Any]]) -> list[str]:
 def reconcile(sent: Mapping[str, int], told: Mapping[str, int]) -> list[str]:
     """Where the counts of the clients and of the service differ; empty where they agree exactly.
 
-    Of requests that clients did not wait for the service may have any outcome of its own, but each has exactly one.
+    A request that its client did not wait for is counted once, as one of `OF_LEFT`: which, only the service can say.
     """
     differences = []
     over = Counter({status: told.get(status, 0) - sent.get(status, 0) for status in {*told, *sent} - {LEFT, "0"}})
     for status, more in sorted(over.items()):
-        if more < 0 or (more > 0 and status not in {"200", "499", "429", "503"}):
+        if more < 0 or (more > 0 and status not in OF_LEFT):
             differences.append(f"{status}: the clients saw {sent.get(status, 0)}, the service {told.get(status, 0)}")
     left = sent.get(LEFT, 0)
     if (extra := sum(over.values())) != left:
@@ -104,6 +107,9 @@ def findings(summary: Mapping[str, Any]) -> list[str]:
         ratio = rates[1] / rates[0]
         return [f"Eight encodings: {ratio:.2f} of the throughput of one ({rates[1]:.0f} and {rates[0]:.0f}/s)."]
     found: dict[str, str] = {}
+    if left := summary["sent"].get(LEFT, 0):
+        gone = summary["told"].get("499", 0)
+        found[LEFT] = f"Of {left:,} requests whose clients left, {gone:,} counted as 499, the others as they ended."
     for part in parts:
         what, is_step, _ = part["name"].partition(", step ")
         if is_step:
@@ -198,13 +204,15 @@ def _overload(summary: Mapping[str, Any], parts: Parts) -> Iterator[Check]:
 
 def _soak(summary: Mapping[str, Any], parts: Parts) -> Iterator[Check]:
     yield _files(summary)
+    counted = [*summary["sent"].items(), *summary["told"].items()]
+    failures = {status: count for status, count in counted if status.isdigit() and int(status) >= 500}
+    yield Check("no 5xx, seen or counted", not failures, f"{failures or 'none'}")
     if sum(parts[name]["seconds"] for name in ("first", "middle", "last")) < SETTLED:
         # Caches still fill: the report has the figures, and nothing follows from them.
         return
+    # However late the generator was: the service did what it was asked.
     grown = summary["service"]["resident_mb_per_minute"]
-    yield Check(
-        f"memory grows by < {GROWTH:g} MB a minute", grown is not None and grown < GROWTH, f"{grown} MB", speed=True
-    )
+    yield Check(f"memory grows by < {GROWTH:g} MB a minute", grown is not None and grown < GROWTH, f"{grown} MB")
     first, last = (slowest(parts[name], "p95_ms") for name in ("first", "last"))
     if first and last:
         change = last / first - 1

@@ -50,6 +50,17 @@ def summary(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
+def soak(seconds: float, **changes: Any) -> list[Check]:
+    """Of a soak whose open steps last so long each, and whose memory grows."""
+    parts = [part(name=name, seconds=seconds) for name in ("settling", "first", "middle", "last")]
+    service = summary()["service"] | {"resident_mb_per_minute": 30.0}
+    return checks(summary(scenario="soak", parts=parts, service=service, **changes))
+
+
+def soaked(seconds: float, **changes: Any) -> set[str]:
+    return {check.name for check in soak(seconds, **changes) if not check.passed}
+
+
 def failed(**changes: Any) -> set[str]:
     return {check.name for check in checks(summary(**changes)) if not check.passed}
 
@@ -146,13 +157,22 @@ def test_overload_is_judged_by_what_is_still_answered() -> None:
 
 
 def test_a_short_soak_is_not_judged_by_its_drift() -> None:
-    def run(seconds: float) -> set[str]:
-        parts = [part(name=name, seconds=seconds) for name in ("settling", "first", "middle", "last")]
-        service = summary()["service"] | {"resident_mb_per_minute": 30.0}
-        return failed(scenario="soak", parts=parts, service=service)
+    assert soaked(30.0) == set()
+    assert soaked(500.0) == {"memory grows by < 1 MB a minute"}
 
-    assert run(30.0) == set()
-    assert run(500.0) == {"memory grows by < 1 MB a minute"}
+
+def test_a_soak_has_no_5xx_on_either_side_and_memory_counts_however_late_the_generator_was() -> None:
+    left = {"200": 4, "left": 3}
+    assert soaked(30.0, sent=left, told={"200": 5, "499": 2}) == set()
+    assert soaked(30.0, sent=left, told={"200": 6, "503": 1}) == {"no 5xx, seen or counted"}
+    assert len(soaked(30.0, sent=left | {"500": 1}, told={"200": 5, "499": 2, "500": 1})) == 1
+    (grown,) = (check for check in soak(500.0) if check.name.startswith("memory"))
+    assert exit_code([grown], True, True) == 1
+
+
+def test_a_report_says_how_those_counted_that_left() -> None:
+    (said,) = findings(summary(scenario="soak", sent={"200": 4, "left": 3}, told={"200": 5, "499": 2}))
+    assert said == "Of 3 requests whose clients left, 2 counted as 499, the others as they ended."
 
 
 def test_the_knee_is_the_last_step_that_was_as_fast_as_promised() -> None:
