@@ -62,6 +62,12 @@ class Forbidden(ServiceError):
     status, title, reason = 403, "Not allowed from there", "forbidden"
 
 
+class CrossOrigin(ServiceError):
+    """What a page of another origin may not ask, by its preflight request."""
+
+    status, title, reason = 403, "Not allowed for that page", "cross_origin"
+
+
 class NotFound(ServiceError):
     """A path or a named resource that does not exist."""
 

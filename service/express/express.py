@@ -332,7 +332,7 @@ class Express:
         if not left:
             return requests
         for one in left:
-            exchange = self._like(routine)
+            exchange = replace(self._like(routine), request_id=new_id(), began=one.began, sent_as="")
             exchange.fails(ClientClosedRequest.status, ClientClosedRequest.reason)
             self.telemetry.began(PATH)
             self.telemetry.finished(exchange, time.perf_counter() - one.began)

@@ -50,6 +50,9 @@ def test_a_named_origin_may_ask(asked: TestClient, path: str) -> None:
         assert "access-control-allow-credentials" not in headers
         assert headers["x-request-id"]
         assert headers["x-content-type-options"] == "nosniff"
+        status, headers = preflight(asked, origin, path, **{"private-network": "true"})
+        assert status == 200
+        assert headers["access-control-allow-private-network"] == "true"
 
 
 @pytest.mark.parametrize(
@@ -62,13 +65,40 @@ def test_a_named_origin_may_ask(asked: TestClient, path: str) -> None:
         ("null", {}),
         (LAB, {"method": "DELETE"}),
         (LAB, {"headers": "x-anything"}),
+        (OTHER, {"private-network": "true"}),
     ],
 )
 def test_others_and_other_things_may_not(asked: TestClient, origin: str, more: dict[str, str]) -> None:
     status, headers = preflight(asked, origin, **more)
-    assert status == 400
+    assert status == 403
     assert headers.get("access-control-allow-origin") in (None, LAB)
     assert (headers.get("access-control-allow-origin") == LAB) == (origin == LAB)
+
+
+@pytest.mark.parametrize(
+    ("headers", "pointer", "told"),
+    [
+        ({"origin": OTHER}, "header:Origin", OTHER),
+        ({"access-control-request-method": "DELETE"}, "header:Access-Control-Request-Method", "GET, HEAD, POST"),
+        ({"access-control-request-headers": "x-anything"}, "header:Access-Control-Request-Headers", "x-api-key"),
+    ],
+)
+def test_a_refusal_is_a_problem_like_every_other(
+    asked: TestClient, headers: dict[str, str], pointer: str, told: str
+) -> None:
+    before = counts.read(asked)
+    answer = asked.options("/attention", headers={"origin": LAB, "access-control-request-method": "POST"} | headers)
+    problem = answer.json()
+    assert answer.status_code == problem["status"] == 403
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert problem["type"] == "urn:attention:problem:cross_origin"
+    assert problem["pointer"] == pointer
+    assert told in problem["detail"]
+    assert problem["request_id"] == answer.headers["x-request-id"]
+    assert "Origin" in answer.headers["vary"]
+    after = counts.read(asked)
+    assert counts.changes(before, after, "attention_rejected_total") == {("cross_origin",): 1}
+    assert counts.changes(before, after, "attention_requests_total")["", "/attention", "403"] == 1
 
 
 @pytest.mark.parametrize(

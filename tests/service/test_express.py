@@ -343,20 +343,36 @@ def test_a_client_that_has_left_is_counted_and_not_computed(door: Door) -> None:
     assert door.short(sent) is not None
     before = read()
     here, gone = Connection(), Connection()
+    told: list[tuple[Exchange, float]] = []
 
-    async def main() -> None:
-        assert door.express.take(here, sent)
+    async def main() -> tuple[float, float]:
+        began = time.perf_counter()
         assert door.express.take(gone, sent)
+        taken = time.perf_counter()
+        assert door.express.take(here, sent)
         gone.gone = True
         await asyncio.sleep(0)
+        return began, taken
 
-    door.runner.run(main())
+    door.service.telemetry.listeners.append(lambda exchange, seconds: told.append((exchange, seconds)))
+    try:
+        began, taken = door.runner.run(main())
+    finally:
+        door.service.telemetry.listeners.pop()
+    # Those who write of it, the log and traces, learn which request it was and when it came.
+    (left, seconds), (answered, _) = told
+    assert (left.status, left.reason, left.encoding, left.tokens) == (499, "cancelled", "kerple", answered.tokens)
+    assert left.request_id
+    assert left.request_id != answered.request_id == parts(here.written)[1]["x-request-id"]
+    assert began <= left.began <= taken
+    assert 0 <= seconds <= time.perf_counter() - began
     assert gone.written == b""
     assert parts(here.written)[0] == 200
     after = read()
     changes = counts.changes(before, after, "attention_requests_total")
     assert changes == {("kerple", "/attention", "200"): 1, ("kerple", "/attention", "499"): 1}
     assert counts.changes(before, after, "attention_batch_requests_sum") == {("kerple",): 1}
+    assert counts.changes(before, after, "attention_response_bytes_count") == {("/attention", "safetensors"): 1}
     assert door.service.lifecycle.inflight == 0
 
 
