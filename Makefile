@@ -43,14 +43,14 @@ train: $(VENV)/.develop  ## train the model tiny on one core, going on from resu
 export: $(VENV)/.develop  ## write exported/ anew from models/
 	$(RUN) -m models export
 
-check: $(VENV)/.develop  ## ruff, formatting, types
+check: $(VENV)/.develop audit  ## ruff, formatting, types, and the audit
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 
-audit: $(VENV)/.develop  ## look the locked versions up among known vulnerabilities (asks over the internet, so `make check` does not)
+audit: $(VENV)/.develop  ## do the locked versions fit each other, and are any known to be vulnerable (asks over the internet where there is one)
 	$(RUN) -m pip check
-	$(RUN) -m uv tool run pip-audit --strict --disable-pip --no-deps -r requirements/serve.txt
+	$(RUN) -m requirements.audit
 
 format: $(VENV)/.develop  ## let ruff sort imports and format
 	$(RUN) -m ruff check --fix .
