@@ -18,7 +18,7 @@ COPY requirements/gpu.txt /tmp/lock.txt
 RUN python -m pip --python /opt/venv/bin/python install -r /tmp/lock.txt
 
 FROM ${BASE} AS runtime
-RUN useradd --system --uid 10001 --user-group --no-create-home attention
+RUN useradd --uid 10001 --user-group --no-create-home --shell /usr/sbin/nologin attention
 WORKDIR /srv
 ENV PATH=/opt/venv/bin:$PATH \
     PYTHONUNBUFFERED=1 \
