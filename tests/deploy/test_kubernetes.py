@@ -1,4 +1,4 @@
-"""The manifests agree with each other, with the image and with the service."""
+"""The manifests are what Kubernetes takes, and agree with each other, with the image and with the service."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import jsonschema  # type: ignore[import-untyped]
+import kubernetes_validate
 import pytest
 import yaml
 from fastapi import FastAPI
@@ -35,6 +37,80 @@ def container(pod: dict[str, Any]) -> dict[str, Any]:
     (found,) = pod["spec"]["containers"]
     assert isinstance(found, dict)
     return found
+
+
+OLDEST, NEWEST = "1.30", kubernetes_validate.latest_version()
+"""The oldest is what docs/operating.md promises: since then a pod may sleep before it stops."""
+KINDS = {
+    "deployment": "Deployment",
+    "service": "Service",
+    "autoscaler": "HorizontalPodAutoscaler",
+    "disruption-budget": "PodDisruptionBudget",
+}
+OTHERS = {"service-monitor", "adapter-values"}
+"""The first is a custom resource, the second no manifest."""
+MONITOR = {
+    "required": ["apiVersion", "kind", "metadata", "spec"],
+    "additionalProperties": False,
+    "properties": {
+        "apiVersion": {"const": "monitoring.coreos.com/v1"},
+        "kind": {"const": "ServiceMonitor"},
+        "metadata": {"required": ["name"]},
+        "spec": {
+            "required": ["selector", "endpoints"],
+            "additionalProperties": False,
+            "properties": {
+                "selector": {
+                    "required": ["matchLabels"],
+                    "additionalProperties": False,
+                    "properties": {"matchLabels": {"type": "object", "additionalProperties": {"type": "string"}}},
+                },
+                "namespaceSelector": {"type": "object"},
+                "jobLabel": {"type": "string"},
+                "endpoints": {
+                    "minItems": 1,
+                    "items": {
+                        "additionalProperties": False,
+                        "required": ["port"],
+                        "properties": {
+                            "port": {"type": "string", "maxLength": 15},
+                            "path": {"type": "string", "pattern": "^/"},
+                            "scheme": {"enum": ["http", "https"]},
+                            "interval": {"type": "string", "pattern": "^([0-9]+(y|w|d|h|m|s|ms))+$"},
+                            "scrapeTimeout": {"type": "string", "pattern": "^([0-9]+(y|w|d|h|m|s|ms))+$"},
+                        },
+                    },
+                },
+            },
+        },
+    },
+}
+"""What the Prometheus operator's v1 takes, as far as it is used here: Kubernetes' schemas have no custom resources."""
+
+
+def test_every_manifest_is_looked_at() -> None:
+    assert {path.stem for path in FOLDER.glob("*.yaml")} == {*KINDS, *OTHERS}
+
+
+@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+@pytest.mark.parametrize("name", KINDS)
+def test_a_manifest_is_what_kubernetes_takes(name: str, version: str) -> None:
+    """Strictly: names that Kubernetes does not know, which it would drop in silence, are wrong too."""
+    manifest = read(name)
+    assert manifest["kind"] == KINDS[name]
+    assert kubernetes_validate.validate(manifest, version, strict=True) == version.removesuffix(".0")
+    manifest["spec"]["selektor"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError, match="selektor"):
+        kubernetes_validate.validate(manifest, version, strict=True)
+
+
+def test_the_monitor_is_what_the_operator_takes() -> None:
+    check = jsonschema.Draft202012Validator(MONITOR)
+    monitor = read("service-monitor")
+    check.validate(monitor)
+    monitor["spec"]["endpoints"][0]["prot"] = "http"
+    with pytest.raises(jsonschema.ValidationError, match="prot"):
+        check.validate(monitor)
 
 
 def test_every_selector_selects_the_pods_and_the_monitor_selects_the_service(pod: dict[str, Any]) -> None:
