@@ -344,6 +344,19 @@ def runtime() -> Row:
                 (f"sum by (generation) (rate(python_gc_collections_total[{RATE}]))", "{{generation}}"),
                 unit="ops",
             ),
+            lines(
+                "GPU memory",
+                "In use on the device, by whatever program. Nothing where no GPU computes.",
+                (some("attention_gpu_memory_used_bytes"), "{{instance}} GPU {{gpu}}"),
+                unit="bytes",
+            ),
+            lines(
+                "GPU load",
+                "The part of the time in which the GPU computed anything. Low while jobs wait: copies, or the cores "
+                "that feed it, are what is short.",
+                (some("attention_gpu_utilization_ratio"), "{{instance}} GPU {{gpu}}"),
+                unit="percentunit",
+            ),
             Panel(
                 "Where it computes",
                 "Encodings by provider: a device that some instances lack shows here.",

@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 from starlette.routing import Route
 
-from service import __version__, tracing
+from service import __version__, gpu, tracing
 from service.admission import Limits as RequestLimits
 from service.analysis.analyst import Analyst, analysis_folder
 from service.analysis.given import Studies
@@ -287,6 +287,9 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.telemetry.loaded(time.perf_counter() - began)
         service.lifecycle.warm = True
         traces = _listen(service)
+        # One process tells of the device; the others would tell the same.
+        first = service.telemetry.board.process == 0
+        watch = gpu.follow(service.sessions.provider, service.telemetry.gpu) if first else None
         tasks = [
             asyncio.create_task(_beat(service, app.state.express.shared)),
             asyncio.create_task(service.reloading.follow()),
@@ -296,6 +299,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
         for task in tasks:
             task.cancel()
+        if watch is not None:
+            watch.end()
         if traces is not None:
             await asyncio.to_thread(traces.close)
     except NotReady as error:

@@ -18,6 +18,7 @@ from service.board import Board
 from service.engine.observer import TRIGGERS
 from service.errors import failures
 from service.exchange import Exchange
+from service.gpu import Reading
 from service.records import Timings
 from service.series import Counter, Gauge, Histogram, Series, Snapshot, Totals
 from service.wire import media
@@ -222,6 +223,8 @@ class Telemetry:
         self._ready, self._memory, self._files, self._began = (board.take(count) for count in (1, 2, 1, 1))
         self._asked: Callable[[], float] = lambda: 0.0
         self._waiting: Callable[[], Queues] = dict
+        # What one of the processes tells of the GPU: its number and 1, bytes, whether its load is known, and that.
+        self._gpu = board.take(4)
         # Counted by the system for each process anew.
         self._cpu, self._collections = board.take(1), board.take(3 * len(vitals.GENERATIONS))
         self._before = [0.0] * (1 + 3 * len(vitals.GENERATIONS))
@@ -358,6 +361,16 @@ class Telemetry:
             for column in gauge.columns.values():
                 self.board.erase(process, column, 1)
         self.board.erase(process, self._ready, self._began + 1 - self._ready)
+        self.board.erase(process, self._gpu, 4)
+
+    def gpu(self, reading: Reading | None) -> None:
+        """The GPU is like this now; None: it does not say. From a thread of its own."""
+        row, first = self.board.row, self._gpu
+        if reading is None:
+            row[first] = 0
+            return
+        row[first + 1], row[first + 2], row[first + 3] = reading.used, reading.busy is not None, reading.busy or 0.0
+        row[first] = reading.gpu + 1
 
     def processes(self) -> dict[str, int]:
         """How many processes there are and how many take work, this one as it is now, the others as they last said."""
@@ -513,7 +526,28 @@ class Telemetry:
         for one in self._served:
             sessions.add_metric((one.model, one.encoding, one.provider, one.opset, one.digest), 1.0)
         build = InfoMetricFamily("attention_build", "What this process is made of.", self._versions)
-        return [taking, processes, sessions, build]
+        return [taking, processes, sessions, build, *self._of_gpu()]
+
+    def _of_gpu(self) -> list[Metric]:
+        """Of the device, whichever process has told of it; without series where none has."""
+        memory = GaugeMetricFamily(
+            "attention_gpu_memory_used_bytes",
+            "Memory of the GPU that is in use, by whatever program. Absent where NVML does not tell.",
+            labels=("gpu",),
+        )
+        busy = GaugeMetricFamily(
+            "attention_gpu_utilization_ratio",
+            "The part of the last moment in which the GPU computed anything, from 0 to 1. Absent where NVML does not "
+            "tell.",
+            labels=("gpu",),
+        )
+        numbers, used, known, loads = (self.board.column(self._gpu + i) for i in range(4))
+        for process in numbers.nonzero()[0][:1]:
+            gpu = str(int(numbers[process]) - 1)
+            memory.add_metric((gpu,), float(used[process]))
+            if known[process]:
+                busy.add_metric((gpu,), float(loads[process]))
+        return [memory, busy]
 
     def _of_processes(self, totals: Totals) -> list[Metric]:
         memory = GaugeMetricFamily(

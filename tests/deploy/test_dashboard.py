@@ -18,7 +18,7 @@ import yaml
 
 from deploy import make_dashboard, make_rules
 from tests.deploy.prometheus import query, scraping, tool
-from tests.service import samples
+from tests.service import nvml, samples
 from tests.service.process import Process, serving
 
 DEPLOY = Path(make_rules.__file__).parent
@@ -105,7 +105,8 @@ def test_the_source_and_the_folder_are_where_grafana_looks() -> None:
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Process, httpx.Client]]:
     """A service under a little load, and the Prometheus that has watched it for some seconds."""
-    with serving(processes="2", workers="1") as process, scraping(process.port, tmp_path_factory.mktemp("p")) as client:
+    serves = serving(processes="2", workers="1", before=nvml.BEFORE)
+    with serves as process, scraping(process.port, tmp_path_factory.mktemp("p")) as client:
         with httpx.Client(base_url=f"http://127.0.0.1:{process.port}", timeout=20) as service:
             end = time.monotonic() + 8
             while time.monotonic() < end:
