@@ -10,9 +10,10 @@ import numpy as np
 from jaxtyping import Bool, Int64, Num
 
 from service.comparisons.metrics import DEFAULT, DEFINITIONS, FROBENIUS, OF_SCORES, PROFILE_TV, TOPK
-from service.summaries.definition import ONE_KEY, measure
+from service.summaries.definition import ONE_KEY, Ground, measure
 from service.summaries.layout import Layout
 from service.summaries.lists import known_only, plain, written
+from service.summaries.measured import Measured
 from service.summaries.metric import Metric
 from service.summaries.profile import Profile
 from service.summaries.rows import RowNumbers
@@ -38,7 +39,7 @@ class Comparison:
     rows_forced: Int64[np.ndarray, "batch heads"]
     rows_invalid: Int64[np.ndarray, "batch heads"]
     rows_padding: Int64[np.ndarray, "batch heads"]
-    metrics: Mapping[str, Metric]
+    metrics: Measured
     floor: Mapping[str, float]
     identical: Bool[np.ndarray, "batch heads"] | None = None
     """None where jsd or tv was not asked for."""
@@ -52,7 +53,7 @@ class Comparison:
             "rows_forced": written(self.rows_forced, batched),
             "rows_invalid": written(self.rows_invalid, batched),
             "rows_padding": written(self.rows_padding, batched),
-            **{name: metric.document(batched) for name, metric in self.metrics.items()},
+            **self.metrics.documents(batched),
         }
         if TOPK in answer and self.top is not None:
             answer[TOPK]["k"] = self.top
@@ -87,20 +88,21 @@ def compare(
     floor = FLOORS[precision]
     scored = "logit_products" in rows or "logit_squares_difference" in rows
     chosen = [DEFINITIONS[n] for n in asked if n in DEFINITIONS and (scored or n not in OF_SCORES)]
-    found = measure(chosen, of, layout)
-    if FROBENIUS in asked:
-        found[FROBENIUS] = _frobenius(of)
+    ground = Ground.of(chosen, of, layout)
+    found = measure(ground, of)
+    others = {FROBENIUS: _frobenius(of)} if FROBENIUS in asked else {}
     if profiles is not None and PROFILE_TV in asked:
-        found[PROFILE_TV] = _profile_tv(*profiles, of)
+        others[PROFILE_TV] = _profile_tv(*profiles, of)
     identical = None
     if {"jsd", "tv"} <= found.keys():
         identical = np.logical_and(*(found[name].mean < floor[name] for name in ("jsd", "tv")))
+    counted, forced, invalid, padded = ground.tally + np.zeros(of.heads, int)
     return Comparison(
-        rows_counted=of.counted.sum(-1),
-        rows_forced=of.forced.sum(-1),
-        rows_invalid=(of.real & ~of.counted).sum(-1),
-        rows_padding=(~of.real).sum(-1),
-        metrics={name: found[name] for name in asked if name in found},
+        rows_counted=counted,
+        rows_forced=forced,
+        rows_invalid=invalid,
+        rows_padding=padded,
+        metrics=found.chosen(tuple(name for name in asked if name in found or name in others), others),
         floor=floor,
         identical=identical,
         top=top,

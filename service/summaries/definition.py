@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Bool, Float64, Int64
 
 from service.summaries.layout import Layout
-from service.summaries.metric import Metric, undefined
+from service.summaries.measured import Measured
+from service.summaries.metric import undefined
 from service.summaries.rows import RowNumbers
 from service.summaries.shapes import Rows, Selection
-from service.summaries.spread import mean_of, percentiles
+from service.summaries.spread import Quantiles, mean_of, percentiles
 
 ONE_KEY = "no counted row sees two keys or more"
 
@@ -44,31 +46,71 @@ class Definition:
         return None
 
 
-def measure(definitions: Sequence[Definition], of: RowNumbers, layout: Layout) -> dict[str, Metric]:
-    """Means, percentiles and baselines of all at once: few NumPy calls, however many metrics."""
-    heads = of.real.shape[:2]
-    why = {one.name: one.why_not(layout) for one in definitions}
-    metrics = {name: undefined(heads, reason) for name, reason in why.items() if reason is not None}
-    able = [one for one in definitions if why[one.name] is None]
-    if not able:
-        return {one.name: metrics[one.name] for one in definitions}
-    based = [(i, one.uniform) for i, one in enumerate(able) if one.uniform is not None]
-    places = [*range(len(able)), *(i for i, _ in based)]
-    over = np.stack([one.over(of) for one in able])
-    rows = over.sum(-1)
-    with np.errstate(all="ignore"):
-        values = np.stack([one.value(of) for one in able] + [uniform(of) for _, uniform in based])
-        spread = percentiles(values[: len(able)], over, rows)
-        means = np.where(over[places], values, 0.0).sum(-1) / rows[places]
-    layers = mean_of(means[: len(able)], np.isfinite(means[: len(able)]))
-    all_there, finite = bool(rows.all()), bool(np.isfinite(means).all())
-    baselines = {able[i].name: means[len(able) + j] for j, (i, _) in enumerate(based)}
-    for i, one in enumerate(able):
-        reason = None
-        if not all_there and not rows[i].all():
-            reason = of.why_none or one.lacking
-        elif not finite and not np.isfinite(means[i]).all():
-            reason = "it is infinite or no number"
-        p10, p50, p90 = spread[i, ..., 0], spread[i, ..., 1], spread[i, ..., 2]
-        metrics[one.name] = Metric(means[i], rows[i], p10, p50, p90, baselines.get(one.name), reason, layers[i])
-    return {one.name: metrics[one.name] for one in definitions}
+@dataclass(frozen=True, slots=True, eq=False)
+class Ground:
+    """What metrics have of the rows that count, whatever the numbers in them. Batch and heads are 1 where all have the
+    same.
+    """
+
+    rows: RowNumbers
+    tally: Int64[np.ndarray, "4 #batch #heads"]
+    definitions: tuple[Definition, ...]
+    able: tuple[Definition, ...]
+    """Those that the layout leaves defined."""
+    missing: Mapping[str, str]
+    """Why the others are not."""
+    over: Bool[np.ndarray, "able batch heads queries"]
+    counts: Int64[np.ndarray, "able batch heads"]
+    quantiles: Quantiles
+    uniform: Float64[np.ndarray, "based batch heads"]
+    """The means of uniform attention, of those that have one."""
+
+    @classmethod
+    def of(cls, definitions: Sequence[Definition], rows: RowNumbers, layout: Layout) -> Ground:
+        why = {one.name: one.why_not(layout) for one in definitions}
+        missing = {name: reason for name, reason in why.items() if reason is not None}
+        able = tuple(one for one in definitions if one.name not in missing)
+        over = np.stack([one.over(rows) for one in able]) if able else np.zeros((0, *rows.counted.shape), bool)
+        counts = over.sum(-1)
+        based = [(i, one.uniform) for i, one in enumerate(able) if one.uniform is not None]
+        uniform = np.zeros((0, *rows.counted.shape[:2]))
+        if based:
+            places = [i for i, _ in based]
+            with np.errstate(all="ignore"):
+                values = np.stack([value(rows) for _, value in based])
+                uniform = np.where(over[places], values, 0.0).sum(-1) / counts[places]
+        return cls(rows, rows.tally(), tuple(definitions), able, missing, over, counts, Quantiles.of(counts), uniform)
+
+
+def measure(ground: Ground, of: RowNumbers) -> Measured:
+    """Means, percentiles and baselines of all at once. `ground` is that of these rows."""
+    able, spread, layers = ground.able, np.zeros((4, 0, *of.heads)), np.zeros((0, of.heads[0]))
+    if able:
+        values = np.empty((len(able), *of.heads, ground.over.shape[-1]))
+        spread = np.empty((4, len(able), *of.heads))
+        with np.errstate(all="ignore"):
+            for i, one in enumerate(able):
+                values[i] = one.value(of)
+            spread[1:] = percentiles(values, ground.over, ground.quantiles).transpose(3, 0, 1, 2)
+            np.divide(np.where(ground.over, values, 0.0).sum(-1), ground.counts, out=spread[0])
+    finite = np.isfinite(spread[0])
+    all_finite = bool(finite.all())
+    layers = spread[0].mean(-1) if all_finite else mean_of(spread[0], finite)
+    reasons = {}
+    if not all_finite:
+        for i, one in enumerate(able):
+            if not ground.counts[i].all():
+                reasons[one.name] = of.why_none or one.lacking
+            elif not finite[i].all():
+                reasons[one.name] = "it is infinite or no number"
+    return Measured(
+        tuple(one.name for one in ground.definitions),
+        {one.name: i for i, one in enumerate(able)},
+        spread,
+        ground.counts + np.zeros(of.heads, int),
+        layers,
+        ground.uniform + np.zeros(of.heads),
+        {name: i for i, name in enumerate(one.name for one in able if one.uniform is not None)},
+        reasons,
+        {name: undefined(of.heads, reason) for name, reason in ground.missing.items()},
+    )

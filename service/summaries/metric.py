@@ -29,13 +29,18 @@ class Metric:
     p90: Heads | None = None
     uniform: Heads | None = None
     reason: str | None = None
-    known_layer: Float64[np.ndarray, " batch"] | None = None
-    """`layer`, where it was worked out together with others."""
 
     @property
     def layer(self) -> Float64[np.ndarray, " batch"]:
         """The mean of the heads that have a value."""
-        return mean_of(self.mean, np.isfinite(self.mean)) if self.known_layer is None else self.known_layer
+        return mean_of(self.mean, np.isfinite(self.mean))
+
+    def part(self, items: slice) -> Metric:
+        """Of some of the batch."""
+        p10, p50, p90, uniform = (
+            None if array is None else array[items] for array in (self.p10, self.p50, self.p90, self.uniform)
+        )
+        return Metric(self.mean[items], self.rows[items], p10, p50, p90, uniform, self.reason)
 
     def document(self, batched: bool = True) -> dict[str, Any]:
         """Arrays [batch, heads], without `batched` [heads], as `orjson` writes them: what is not finite as null."""

@@ -57,7 +57,7 @@ def profile_of(
         reasons[PROFILE] = "key positions do not increase, so that tokens have no order"
         return None
     weights, uniform, pairs = (rows[name] for name in DIAGONALS)
-    count = (of.free & (layout.places >= 0)).sum(-1)
+    count = np.broadcast_to((of.free & (layout.places >= 0)).sum(-1), of.heads)
     if not count.all():
         reasons[PROFILE] = of.why_none or "no counted row sees two keys or more and is at the position of a key"
     with np.errstate(all="ignore"):

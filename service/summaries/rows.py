@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from jaxtyping import Bool, Float, Int64, Num
@@ -17,7 +17,7 @@ DIAGONALS = ("diagonals", "uniform_diagonals", "pair_diagonals")
 @dataclass(frozen=True, slots=True, eq=False)
 class RowNumbers:
     """The graph's numbers for every row, and which rows may be read for what. `uniform` has those of attention that
-    gives every visible key the same.
+    gives every visible key the same. Selections have 1 of the batch and of the heads where all are alike.
     """
 
     numbers: Mapping[str, Float[np.ndarray, "batch heads queries"]]
@@ -28,6 +28,8 @@ class RowNumbers:
     counted: Selection
     forced: Selection
     free: Selection
+    heads: tuple[int, int]
+    """Of the numbers: batch and heads."""
     _selections: dict[tuple[bool, int], Selection] = field(default_factory=dict)
 
     @classmethod
@@ -54,7 +56,11 @@ class RowNumbers:
         else:
             seen = np.broadcast_to(np.asarray(visible_keys, dtype=np.float64), shape)
             forced = counted & (seen == 1)
-        return cls(numbers, uniform or {}, layout.places, seen, real, counted, forced, counted & ~forced)
+        return cls(numbers, uniform or {}, layout.places, seen, real, counted, forced, counted & ~forced, shape[:2])
+
+    def with_numbers(self, numbers: Mapping[str, np.ndarray], heads: tuple[int, int]) -> RowNumbers:
+        """Others, of so many heads, whose rows may be read for the same."""
+        return replace(self, numbers=numbers, heads=heads)
 
     def __getitem__(self, name: str) -> Rows:
         return self.numbers[name].astype(np.float64)
@@ -69,6 +75,11 @@ class RowNumbers:
         if found is None:
             found = self._selections[free, first] = (self.free if free else self.counted) & (self.places >= first)
         return found
+
+    def tally(self) -> Int64[np.ndarray, "4 #batch #heads"]:
+        """How many rows are counted, forced, invalid and padding."""
+        kinds = self.counted, self.forced, self.real & ~self.counted, ~self.real
+        return np.stack([rows.sum(-1) for rows in kinds])
 
     @property
     def entropy(self) -> Rows:

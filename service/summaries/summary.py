@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Int64, Num
 
-from service.summaries.definition import measure
+from service.summaries.definition import Definition, Ground, measure
 from service.summaries.graph import TOLERANCES
 from service.summaries.layout import Layout
 from service.summaries.lists import known_only, plain, written
+from service.summaries.measured import Measured
 from service.summaries.metric import Metric
 from service.summaries.metrics import DEFAULT, DEFINITIONS, KEYLESS, RATIO
 from service.summaries.profile import PROFILE, Profile, profile_of
@@ -33,7 +34,7 @@ class Summary:
     rows_forced: Int64[np.ndarray, "batch heads"]
     rows_invalid: Int64[np.ndarray, "batch heads"]
     rows_padding: Int64[np.ndarray, "batch heads"]
-    metrics: Mapping[str, Metric]
+    metrics: Measured
     profile: Profile | None = None
     is_sink: Bool[np.ndarray, "batch heads"] | None = None
     row_sum_error: Heads | None = None
@@ -58,7 +59,7 @@ class Summary:
         answer: dict[str, Any] = {name: written(array, batched) for name, array in arrays.items() if array is not None}
         if self.is_sink is not None:
             answer["is_sink"] = known_only(self.is_sink, np.isfinite(self.metrics["alpha_0"].mean), batched)
-        answer |= {name: metric.document(batched) for name, metric in self.metrics.items()}
+        answer |= self.metrics.documents(batched)
         return answer | ({"reasons": dict(self.reasons)} if self.reasons else {})
 
     def json(self, batched: bool = True) -> Any:
@@ -77,30 +78,33 @@ def summarise(
     padding: Bool[np.ndarray, "#batch queries"] | None = None,
     sinks: bool = False,
     tolerance: float = TOLERANCES["float32"],
+    ground: Ground | None = None,
 ) -> Summary:
     """The summary of a matrix from its graph's outputs (`outputs_for`) over all rows; blocks of rows are put together
     by `concatenate`. `uniform` are those of uniform attention under the same mask.
 
-    `visible_keys` is None where nothing is masked, `padding` true for queries that are none. Computed in float64.
+    `visible_keys` is None where nothing is masked, `padding` true for queries that are none. `ground` is what
+    `ground_of` gives for the same; it serves where all rows count. Computed in float64.
     """
     asked = tuple(dict.fromkeys(metrics))
-    counted = counts(rows["row_sum"], tolerance, sinks=sinks)
-    of = RowNumbers.of(rows, counted, layout, visible_keys=visible_keys, padding=padding, uniform=uniform)
-    chosen = [DEFINITIONS[name] for name in asked if name in DEFINITIONS]
-    if RATIO in asked and "mean_distance" not in asked:
-        chosen.append(DEFINITIONS["mean_distance"])
-    chosen += [KEYLESS] if sinks else []
-    found = measure(chosen, of, layout)
+    count = counts(rows["row_sum"], tolerance, sinks=sinks)
+    if ground is not None and count.all():
+        of = ground.rows.with_numbers(rows, count.shape[:2])
+    else:
+        of = RowNumbers.of(rows, count, layout, visible_keys=visible_keys, padding=padding, uniform=uniform)
+        ground = Ground.of(_chosen(asked, sinks), of, layout)
+    found = measure(ground, of)
     reasons: dict[str, str] = {}
-    ratio = {RATIO: _ratio(found["mean_distance"])} if RATIO in asked else {}
-    if "mean_distance" not in asked:
-        found.pop("mean_distance", None)
+    if RATIO in asked:
+        names = tuple(name for name in found if name in asked or name == KEYLESS.name)
+        found = found.chosen((*names, RATIO), {RATIO: _ratio(found["mean_distance"])})
+    counted, forced, invalid, padded = ground.tally + np.zeros(of.heads, int)
     return Summary(
-        rows_counted=of.counted.sum(-1),
-        rows_forced=of.forced.sum(-1),
-        rows_invalid=(of.real & ~of.counted).sum(-1),
-        rows_padding=(~of.real).sum(-1),
-        metrics={**found, **ratio},
+        rows_counted=counted,
+        rows_forced=forced,
+        rows_invalid=invalid,
+        rows_padding=padded,
+        metrics=found,
         profile=profile_of(rows, of, layout, reasons) if PROFILE in asked else None,
         is_sink=found["alpha_0"].mean > SINK_THRESHOLD if "alpha_0" in found else None,
         row_sum_error=_row_sum_error(of, sinks, reasons) if "row_sum_error" in asked else None,
@@ -108,6 +112,27 @@ def summarise(
         nonfinite_cells=_nonfinite(of) if "nonfinite_cells" in asked else None,
         reasons=reasons,
     )
+
+
+def ground_of(
+    layout: Layout,
+    *,
+    uniform: Mapping[str, np.ndarray],
+    visible_keys: Num[np.ndarray, "#batch #heads queries"] | None,
+    metrics: Iterable[str],
+    sinks: bool,
+) -> Ground:
+    """What all summaries have in common that are of rows which see so many keys, and count, without padding."""
+    shape = (1, 1, layout.queries) if visible_keys is None else visible_keys.shape
+    of = RowNumbers.of({}, np.ones(shape, bool), layout, visible_keys=visible_keys, padding=None, uniform=uniform)
+    return Ground.of(_chosen(tuple(dict.fromkeys(metrics)), sinks), of, layout)
+
+
+def _chosen(asked: Sequence[str], sinks: bool) -> list[Definition]:
+    chosen = [DEFINITIONS[name] for name in asked if name in DEFINITIONS]
+    if RATIO in asked and "mean_distance" not in asked:
+        chosen.append(DEFINITIONS["mean_distance"])
+    return [*chosen, KEYLESS] if sinks else chosen
 
 
 def _ratio(distance: Metric) -> Metric:
@@ -123,6 +148,9 @@ def _ratio(distance: Metric) -> Metric:
 
 def _row_sum_error(of: RowNumbers, sinks: bool, reasons: dict[str, str]) -> Heads:
     error = np.abs(of["row_sum"] - 1)
+    if not sinks and of.counted.all():
+        largest: Heads = error.max(-1)
+        return largest
     over = of.real & (of.visible_keys >= 1) & np.isfinite(error)
     if sinks:
         reasons["row_sum_error"] = "rows with sinks need not sum to 1"
@@ -135,7 +163,7 @@ def _row_sum_error(of: RowNumbers, sinks: bool, reasons: dict[str, str]) -> Head
 def _leak(of: RowNumbers) -> Heads:
     """0 where nothing is masked."""
     if "leak" not in of.numbers:
-        return np.zeros(of.real.shape[:2])
+        return np.zeros(of.heads)
     leak = of["leak"]
     largest: Heads = np.where(of.real & np.isfinite(leak), leak, 0).max(-1, initial=0)
     return largest
