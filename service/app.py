@@ -280,6 +280,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     try:
         _read_again(service.keys)
         await service.engine.warm_up(await service.scoring.samples())
+        await service.scoring.rehearse()
         await service.reloading.start()
         await service.engine.calibrate(await service.scoring.sizes())
         service.statistics.clear()

@@ -164,6 +164,6 @@ class Picked:
         computed = {whole(name): answer.outputs[name] for name in kept}
         outputs, keys = pick(choice, computed, visible)
         damaged = answer.nonfinite
-        if damaged and outputs is not computed:
+        if damaged and (outputs is not computed or len(computed) < len(answer.outputs)):
             damaged = nonfinite(outputs.values())
         return cls(outputs, keys, damaged)

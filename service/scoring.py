@@ -24,7 +24,7 @@ from service.conventions import conventions
 from service.encoding import Encoding
 from service.engine.job import Job, JobResult, Tables
 from service.engine.pruning import HALF
-from service.errors import InvalidInput, PayloadTooLarge, ServiceError
+from service.errors import InvalidInput, NotReady, PayloadTooLarge, ServiceError
 from service.instance import Instance, asked
 from service.large import Bounds, Large
 from service.masks import Sight, SightMasks, Visible, combine, mask_axes, read_mask
@@ -35,6 +35,7 @@ from service.plan import Layout, Part, Picked, Plan, Runs
 from service.records import AttentionInput, AttentionOptions, EncodingResult, ScoringResult, Timings, TopK
 from service.returns import returned
 from service.selection import Indices, choose, index
+from service.summaries.summary import Summary
 from service.tables import Needs, TableCache
 
 T = TypeVar("T")
@@ -212,18 +213,34 @@ class Scoring:
         if embeddings is None or not plain(input) or input.mask is not None or options.key_heads is not None:
             return None
         plan = self._plans.get((options, embeddings.shape))
-        if plan is None or len(plan.parts) > 1 or plan.study is not None:
+        if plan is None or len(plan.parts) > 1:
             return None
         if self.large.takes(plan) if waits else plan.largest_job >= INLINE:
             return None
-        (part,) = plan.parts
-        tables = self.tables.get(part.computed)
+        if plan.study is not None and (waits or plan.layout.choice.head is not None):
+            return None
+        tables = self.tables_at_once(plan)
         if tables is None:
             return None
+        (part,) = plan.parts
         keys = np.ascontiguousarray(embeddings, dtype=np.float32).reshape(plan.layout.query_shape)
         seen = self._seen(part, plan.sight, None, self._build_visible(None, plan))
         (job,) = _jobs(plan, (tables,), plan.layout.chosen(keys), keys, (seen,))
         return plan, job
+
+    def tables_at_once(self, plan: Plan) -> Tables | None:
+        """What the job of such a plan is fed beside numbers and mask; None where it is not kept any more."""
+        (part,) = plan.parts
+        tables, study = self.tables.get(part.computed), plan.study
+        if tables is None or study is None:
+            return tables
+        return self.analyst.tables(tables, study) if self.analyst.follows(study, plan.sight) else None
+
+    def summaries_at_once(self, plan: Plan, answer: JobResult, count: int) -> list[Summary] | None:
+        """Of so many requests, whose results lie one after the other in this one; None where they cannot be made."""
+        (part,), study = plan.parts, plan.study
+        assert study is not None
+        return self.analyst.summaries(study, plan.sight, answer.outputs, "sinks" in part.parameters.switches, count)
 
     def answered_at_once(
         self,
@@ -232,11 +249,15 @@ class Scoring:
         visible: Visible | None,
         options: AttentionOptions,
         timings: Timings,
+        summary: Mapping[str, Any] | None = None,
     ) -> ScoringResult:
-        """What `score` returns, of a plan and the result of its job that `at_once` gave."""
+        """What `score` returns, of a plan and the result of its job that `at_once` gave, with this summary."""
         (part,) = plan.parts
-        results = [_result(part, Picked.of(plan.layout.choice, part.kept, answer, visible), plan)]
-        return _answer(plan, results, None, options, timings)
+        result = _result(part, Picked.of(plan.layout.choice, part.kept, answer, visible), plan)
+        result.summary = summary
+        if plan.study is not None and not result.holds_numbers:
+            result.nonfinite_cells = self.analyst.lost(plan.study, plan.sight, answer.outputs)
+        return _answer(plan, [result], None, options, timings)
 
     def plan(self, input: AttentionInput, options: AttentionOptions) -> Plan:
         """What `score` would do. Raises the same errors."""
@@ -272,6 +293,21 @@ class Scoring:
     async def sample(self, model: Model, encoding: Encoding) -> Job:
         """A small job. Raises ServiceError."""
         return await self._sample(model, encoding, 8, 2, 8)
+
+    async def rehearse(self) -> None:
+        """Answers what is asked most, each model's own encoding and nothing named: else the first who asks waits for
+        its graphs to be opened. Raises NotReady.
+        """
+        for model in self.catalogue.models.values():
+            heads = 2 if model.heads is None else model.heads
+            x = np.random.default_rng(0).standard_normal((8, model.width or 8 * heads), dtype=np.float32)
+            options = AttentionOptions(model=model.name, heads=heads if model.heads is None else None, returns=None)
+            try:
+                await self.score(AttentionInput(embeddings=x), options, Timings())
+            except PayloadTooLarge:
+                continue  # the limits that were set are as low as that
+            except ServiceError as error:
+                raise NotReady(f"the warm-up of {model.name} failed: {error.detail}") from error
 
     async def sizes(self) -> list[Job]:
         """Jobs of one encoding and of many sizes, to see what runs cost here. None where there are no models."""

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Float, Int64
 
 from service.analysis.wanted import COMPARISON, SUMMARY, Wanted
 from service.cache import Cache
 from service.catalogue import ANALYSIS
 from service.comparisons import metrics as of_pairs
-from service.engine.appending import APPENDED
-from service.engine.job import Graph
+from service.engine.appending import APPENDED, appended
+from service.engine.job import Graph, Tables
 from service.masks import Sight
 from service.positions import Positions
+from service.summaries.definition import Ground
 from service.summaries.graph import TOLERANCES, open_graph, row_feeds
 from service.summaries.layout import Layout
 from service.summaries.metrics import Outputs, in_one_run, outputs_for
+from service.summaries.summary import Summary, ground_of, summarise
 
 EXPORTED = Path(__file__).parents[2] / "exported"
 TOLERANCE = TOLERANCES["float32"]
@@ -31,6 +33,23 @@ def analysis_folder(models: Iterable[Path]) -> Path:
     """Where the graphs are: in the first folder of models that has them, else in the one beside the service."""
     folders = (folder / ANALYSIS for folder in (*models, EXPORTED))
     return next((folder for folder in folders if (folder / "rows.onnx").is_file()), EXPORTED / ANALYSIS)
+
+
+def with_feeds(tables: Tables, key: str, feeds: Mapping[str, np.ndarray]) -> Tables:
+    """Position tables, with what a graph behind is fed, which has this name."""
+    return Tables(f"{tables.key}|{key}", {**tables.arrays, **{APPENDED + name: array for name, array in feeds.items()}})
+
+
+def lost(
+    row_sums: Float[np.ndarray, "batch heads queries"],
+    visible_keys: Int64[np.ndarray, "#batch #heads queries"] | None,
+    keys: int,
+) -> int:
+    """Weights that are no numbers, where rows have these sums: a row's softmax is wholly one or wholly none."""
+    gone = ~np.isfinite(row_sums)
+    if visible_keys is None or not gone.any():
+        return int(gone.sum()) * keys
+    return int(np.where(gone, visible_keys, 0).sum())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,6 +86,12 @@ class Baseline:
 
     uniform: Mapping[str, np.ndarray]
     visible_keys: Int64[np.ndarray, "#batch #heads queries"] | None
+    grounds: dict[tuple[tuple[str, ...], bool], Ground] = field(default_factory=dict)
+    """What summaries of such metrics, with sinks or without, have in common whose rows all count."""
+
+
+GROUNDS = 4
+"""That a baseline keeps."""
 
 
 class Analyst:
@@ -111,6 +136,11 @@ class Analyst:
             self._feeds.put(key, found, sum(array.nbytes for array in found.values()))
         return "|".join(key[:2]), found
 
+    def tables(self, tables: Tables, study: Study) -> Tables:
+        """Position tables, with what the graph of one matrix is fed."""
+        key, feeds = self.feeds(study)
+        return with_feeds(tables, key, feeds)
+
     def name(self) -> str:
         """One that no other feeds have."""
         return f"#{next(self._numbers)}"
@@ -121,5 +151,69 @@ class Analyst:
 
     def keep(self, study: Study, sight: Sight, baseline: Baseline) -> None:
         arrays = [*baseline.uniform.values(), *([] if baseline.visible_keys is None else [baseline.visible_keys])]
-        size = sum(array.nbytes for array in arrays) + 1024
+        # A ground has several of them for each metric.
+        size = (1 + GROUNDS * len(study.wanted.of_rows)) * sum(array.nbytes for array in arrays) + 4096
         self._baselines.put((study.queries.digest, study.keys.digest, sight, study.outputs), baseline, size)
+
+    def ground(self, study: Study, baseline: Baseline, sinks: bool) -> Ground:
+        """That of this study's summaries. `baseline` is one that is kept."""
+        key = study.wanted.of_rows, sinks
+        found = baseline.grounds.get(key)
+        if found is None:
+            if len(baseline.grounds) >= GROUNDS:
+                baseline.grounds.clear()
+            found = baseline.grounds[key] = ground_of(
+                study.layout,
+                uniform=baseline.uniform,
+                visible_keys=baseline.visible_keys,
+                metrics=study.wanted.of_rows,
+                sinks=sinks,
+            )
+        return found
+
+    def follows(self, study: Study, sight: Sight) -> bool:
+        """Whether a request without a mask of its own is summarised from what its run gives and what is kept: no other
+        run is needed, and no look at its numbers.
+        """
+        if study.pairs or study.wanted.tokens or study.wanted.profiles:
+            return False
+        return self.baseline(study, sight) is not None
+
+    def lost(self, study: Study, sight: Sight, outputs: Mapping[str, np.ndarray]) -> int:
+        """Weights of one request that are no numbers."""
+        baseline = self.baseline(study, sight)
+        visible_keys = None if baseline is None else baseline.visible_keys
+        return lost(outputs[f"{APPENDED}row_sum"], visible_keys, study.layout.keys)
+
+    def summaries(
+        self, study: Study, sight: Sight, outputs: Mapping[str, np.ndarray], sinks: bool, count: int
+    ) -> list[Summary] | None:
+        """Those of so many requests, whose outputs lie one after the other in these; None where what they need is not
+        kept any more.
+        """
+        baseline = self.baseline(study, sight)
+        if baseline is None:
+            return None
+        rows = {name.removeprefix(APPENDED): array for name, array in outputs.items() if appended(name)}
+        ground = self.ground(study, baseline, sinks)
+
+        def summary(rows: Mapping[str, np.ndarray]) -> Summary:
+            return summarise(
+                rows,
+                study.layout,
+                uniform=baseline.uniform,
+                visible_keys=baseline.visible_keys,
+                metrics=study.wanted.of_rows,
+                sinks=sinks,
+                tolerance=TOLERANCE,
+                ground=ground,
+            )
+
+        batch = len(rows["row_sum"]) // count
+        items = [slice(start, start + batch) for start in range(0, batch * count, batch)]
+        together = summary(rows)
+        if count == 1:
+            return [together]
+        if together.explained:  # by what may be so in one of them only
+            return [summary({name: array[item] for name, array in rows.items()}) for item in items]
+        return [together.part(item) for item in items]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Int64
 
-from service.analysis.analyst import TOLERANCE, Analyst, Baseline, Study
+from service.analysis.analyst import TOLERANCE, Analyst, Baseline, Study, lost, with_feeds
 from service.analysis.sheet import Sheet
 from service.blocks import Block
 from service.comparisons.comparison import Comparison, compare
@@ -52,7 +52,7 @@ class Piece:
 
     def tables(self, tables: Tables) -> Tables:
         """The position tables, with these feeds."""
-        return Tables(f"{tables.key}|{self.key}", {**tables.arrays, **self.feeds})
+        return with_feeds(tables, self.key, self.feeds)
 
 
 class Inquiry:
@@ -120,7 +120,6 @@ class Inquiry:
             key, feeds = self._analyst.feeds(study)
         else:
             key, feeds = self._analyst.name(), row_feeds(layout, study.outputs.rows, TOLERANCE, padding)
-        named = {APPENDED + name: array for name, array in feeds.items()}
         count, job = None, None
         if self._first and self._known is None and self._uniform.has(block):
             even, count = uniform(visible, layout.queries, layout.keys)
@@ -130,7 +129,7 @@ class Inquiry:
                 job = Job.of_arrays(self._analyst.rows, tables, study.outputs.uniform, even.size)
             if visible is None and (block == self._whole or not (self._masked or not self._sight.everything)):
                 count = None
-        return Piece(block, key, named, layout, visible, count, job)
+        return Piece(block, key, feeds, layout, visible, count, job)
 
     async def take(
         self, piece: Piece, answers: Sequence[JobResult], engine: Runs, deadline: float | None
@@ -214,13 +213,10 @@ class Inquiry:
     def _nonfinite(self, part: int) -> int:
         """Weights of a part that are no numbers: a row's softmax is wholly one or wholly none."""
         sums = self._rows[part].arrays["row_sum"]
-        lost = ~np.isfinite(sums if self._head is None else sums[:, self._head])
-        if not lost.any():
-            return 0
         known = self._baseline().visible_keys
-        if known is None:
-            return int(lost.sum()) * self._layout.keys
-        return int(np.where(lost, known if self._head is None else _of_heads(known, self._head), 0).sum())
+        if self._head is not None:
+            sums, known = sums[:, self._head], None if known is None else _of_heads(known, self._head)
+        return lost(sums, known, self._layout.keys)
 
     def _finish(self) -> tuple[list[Summary], list[Comparison]]:
         """A summary of each part, and a comparison of each but the first with it; none where none were wanted."""
@@ -237,6 +233,9 @@ class Inquiry:
                 padding=self._padding,
                 sinks=sinks,
                 tolerance=TOLERANCE,
+                ground=None
+                if self._known is None or self._padding is not None
+                else self._analyst.ground(study, self._known, sinks),
             )
             for sheet, sinks in zip(self._rows, self._sinks, strict=True)
             if wanted.of_rows

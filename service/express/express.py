@@ -27,11 +27,12 @@ from service.keys import Keys
 from service.lifecycle import Lifecycle
 from service.middleware import NOSNIFF, refusal
 from service.plan import RunsAtOnce
-from service.records import Timings
+from service.records import ScoringResult, Timings
 from service.routes.attention import PATH, Asked, Attention
 from service.routes.open_inference_statistics import Statistics
 from service.scoring import plain
 from service.settings import Settings
+from service.summaries.summary import Summary
 from service.telemetry import Telemetry
 from service.wire import body, media, npy
 
@@ -224,7 +225,7 @@ class Express:
     def _answer(self, routine: Routine, requests: Sequence[Waiting], *, full: bool) -> Sequence[Waiting]:
         """Runs and answers these, but for those that it returns."""
         requests = self._staying(routine, requests)
-        tables = self.scoring.tables.get(routine.plan.parts[0].computed)
+        tables = self.scoring.tables_at_once(routine.plan)
         if tables is None or not requests:
             return requests
         began = time.perf_counter()
@@ -241,8 +242,13 @@ class Express:
         found = self.engine.run_at_once(job, routine.job, len(requests), full=full)
         if found is None:
             return requests
+        summaries = None
+        if routine.plan.study is not None:
+            summaries = self.scoring.summaries_at_once(routine.plan, found, len(requests))
+            if summaries is None:
+                return requests
         spent = Spent(assembled - began, found.compute, len(requests))
-        self._reply(routine, requests, found, spent, began, checked - assembled)
+        self._reply(routine, requests, found, summaries, spent, began, checked - assembled)
         return ()
 
     def _reply(
@@ -250,6 +256,7 @@ class Express:
         routine: Routine,
         requests: Sequence[Waiting],
         found: JobResult,
+        summaries: Sequence[Summary] | None,
         spent: Spent,
         began: float,
         checking: float,
@@ -267,14 +274,16 @@ class Express:
         arrays = [found.outputs[name] for name in _order(found.outputs)]
         template = None if found.nonfinite else routine.template
         for i, one in enumerate(requests):
+            summary = None if summaries is None else summaries[i].document(not single)
             decode, queue = one.queued - one.began + checking, began - one.queued
             if template is not None:
                 cut = [array[i] if single else array[i * rows : (i + 1) * rows] for array in arrays]
-                pieces = template.pieces(spent.text(decode, queue), cut)
+                pieces = template.pieces(spent.text(decode, queue), cut, summary)
             else:
                 part = _part(found, slice(i * rows, (i + 1) * rows))
-                damaged += part.nonfinite > 0
-                pieces = self._write(routine, part, spent.timings(decode, queue))
+                result = self._result(routine, part, spent.timings(decode, queue), summary)
+                damaged += result.results[0].nonfinite_cells > 0
+                pieces = list(body.encode(asked.accepted, result, asked.query.dtype, asked.query.arrays))
             now = time.perf_counter()
             serialize, total = now - computed, now - one.began
             size, request_id = sum(map(len, pieces)), new_id()
@@ -300,15 +309,16 @@ class Express:
             sum(spent.serialize),
         )
 
-    def _write(self, routine: Routine, found: JobResult, timings: Timings) -> list[Any]:
-        """An answer without a template, and the template of those to come."""
-        asked = routine.asked
-        result = self.scoring.answered_at_once(routine.plan, found, routine.job.visible, asked.query.options, timings)
-        pieces = list(body.encode(asked.accepted, result, asked.query.dtype, asked.query.arrays))
+    def _result(
+        self, routine: Routine, found: JobResult, timings: Timings, summary: Mapping[str, Any] | None
+    ) -> ScoringResult:
+        """What is answered where there is no template, and the template of the answers to come."""
+        asked, visible = routine.asked, routine.job.visible
+        result = self.scoring.answered_at_once(routine.plan, found, visible, asked.query.options, timings, summary)
         if routine.lessons:
             routine.lessons -= 1
             routine.template = routine.template or learn(result, asked)
-        return pieces
+        return result
 
     @staticmethod
     def _like(routine: Routine) -> Exchange:

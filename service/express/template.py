@@ -1,48 +1,70 @@
-"""Answers that differ from an earlier one in their arrays and timings alone."""
+"""Answers that differ from an earlier one in their arrays, summary and timings alone."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
+import orjson
 
-from service.records import ScoringResult
+from service.records import EncodingResult, ScoringResult
 from service.routes.attention import Asked
 from service.wire import json, media, safetensors
 
 _TIMINGS, _ARRAY = b'"timings":', b"\0"
+_NONE = {"\0": None}
+"""Stands for a summary. Nothing that a client names has such a character."""
+_MARK = orjson.dumps(_NONE)
 
 
 class Template(Protocol):
     """Makes the content of an answer."""
 
-    def pieces(self, timings: str, arrays: Sequence[np.ndarray]) -> list[Any]:
-        """Of one with these timings, as JSON, and these arrays, in the order of the answer."""
+    def pieces(self, timings: str, arrays: Sequence[np.ndarray], summary: Mapping[str, Any] | None) -> list[Any]:
+        """Of one with these timings, as JSON, these arrays, in the order of the answer, and this summary, if there was
+        one in the answer that it is made from.
+        """
 
 
 class SafetensorsTemplate:
-    """`around`: what stands before and after the timings in the header."""
+    """`before` and `after`: what stands around the timings in the header; the summary is somewhere before."""
 
-    def __init__(self, around: tuple[bytes, bytes]) -> None:
-        self._before, self._after = around
+    def __init__(self, before: bytes, after: bytes) -> None:
+        self._before, self._after = before.split(_quoted(_MARK)), after
 
-    def pieces(self, timings: str, arrays: Sequence[np.ndarray]) -> list[Any]:
-        return [safetensors.headed(self._before, timings, self._after), *(array.data.cast("B") for array in arrays)]
+    def pieces(self, timings: str, arrays: Sequence[np.ndarray], summary: Mapping[str, Any] | None) -> list[Any]:
+        before = self._before[0]
+        if summary is not None:
+            before = b"".join((before, _quoted(_written(summary)), self._before[1]))
+        return [safetensors.headed(before, timings, self._after), *(array.data.cast("B") for array in arrays)]
 
 
 class JsonTemplate:
-    """`between`: what stands before each array, and between the last one and the timings."""
+    """`between`: what stands before each array, and between the last one and the timings. The summary is before all."""
 
     def __init__(self, between: Sequence[bytes]) -> None:
-        *self._before, self._after = between
+        first, *self._between = between
+        self._first = first.split(_MARK)
 
-    def pieces(self, timings: str, arrays: Sequence[np.ndarray]) -> list[Any]:
-        written: list[Any] = []
-        for before, array in zip(self._before, arrays, strict=True):
-            written += (before, *json.encode_array(array))
-        return [b"".join([*written, self._after, timings.encode(), b"}"])]
+    def pieces(self, timings: str, arrays: Sequence[np.ndarray], summary: Mapping[str, Any] | None) -> list[Any]:
+        written: list[Any] = [self._first[0]]
+        if summary is not None:
+            written += (_written(summary), self._first[1])
+        for array, after in zip(arrays, self._between, strict=True):
+            written += (*json.encode_array(array), after)
+        return [b"".join([*written, timings.encode(), b"}"])]
+
+
+def _written(summary: Mapping[str, Any]) -> bytes:
+    return orjson.dumps(summary, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _quoted(text: bytes) -> bytes:
+    """As it stands inside a string of JSON."""
+    return orjson.dumps(text.decode())[1:-1]
 
 
 def learn(result: ScoringResult, asked: Asked) -> Template | None:
@@ -52,12 +74,18 @@ def learn(result: ScoringResult, asked: Asked) -> Template | None:
         return None
     if any(one.nonfinite_cells for one in result.results):
         return None
+    marked = replace(result, results=[_marked(one) for one in result.results])
     if asked.accepted == media.SAFETENSORS:
-        around = safetensors.around_timings(result, query.dtype)
-        return None if around is None else SafetensorsTemplate(around)
+        around = safetensors.around_timings(marked, query.dtype)
+        return None if around is None else SafetensorsTemplate(*around)
     if asked.accepted == media.JSON and query.arrays == "lists":
-        return _json(result)
+        return _json(marked)
     return None
+
+
+def _marked(one: EncodingResult) -> EncodingResult:
+    """With a mark in the place of the summary."""
+    return one if one.summary is None else replace(one, summary=_NONE)
 
 
 def _json(result: ScoringResult) -> Template | None:

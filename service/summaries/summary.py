@@ -43,6 +43,31 @@ class Summary:
     reasons: Mapping[str, str] | None = None
     """Why what is not a metric is undefined, by name."""
 
+    @property
+    def explained(self) -> bool:
+        """Whether something is undefined, or infinite, that might be defined for other numbers."""
+        return bool(self.metrics.reasons or self.reasons)
+
+    def part(self, items: slice) -> Summary:
+        """Of some of the batch, without the profile."""
+
+        def cut(array: np.ndarray | None) -> Any:
+            return None if array is None else array[items]
+
+        return Summary(
+            self.rows_counted[items],
+            self.rows_forced[items],
+            self.rows_invalid[items],
+            self.rows_padding[items],
+            self.metrics.part(items),
+            None,
+            cut(self.is_sink),
+            cut(self.row_sum_error),
+            cut(self.mask_leak),
+            cut(self.nonfinite_cells),
+            self.reasons,
+        )
+
     def document(self, batched: bool = True) -> dict[str, Any]:
         """All but the profile, as `orjson` writes it: arrays [batch, heads], without `batched` [heads]; what is not
         finite as null.

@@ -80,21 +80,17 @@ class _Heads:
     def __init__(self) -> None:
         self._known: Cache[tuple[Hashable, str | None, str], tuple[bytes, bytes]] = Cache(1024)
 
-    def known(self, result: ScoringResult, dtype: str) -> tuple[bytes, bytes] | None:
-        return self._known.get((result.plan, result.mask, dtype))
-
     def head(self, result: ScoringResult, dtype: str) -> bytes:
         """The header of an answer whose arrays are packed in their order."""
         timings = answer.timings_text(result.timings).replace('"', '\\"').encode()
         if not _alike(result):
             return _head(answer.metadata(result, dtype), answer.arrays(result))
-        known = self.known(result, dtype)
+        known = self._known.get((result.plan, result.mask, dtype))
         if known is None:
-            text = _head(answer.metadata(result, dtype), answer.arrays(result))
-            before, found, after = text.rstrip(b" ").partition(timings)
-            if found and timings not in after:
-                self._known.put((result.plan, result.mask, dtype), (before, after), 1)
-            return text
+            around = around_timings(result, dtype)
+            if around is not None:
+                self._known.put((result.plan, result.mask, dtype), around, 1)
+            return _head(answer.metadata(result, dtype), answer.arrays(result))
         return _padded(known[0] + timings + known[1])
 
 
@@ -109,10 +105,11 @@ _HEADS = _Heads()
 
 
 def around_timings(result: ScoringResult, dtype: str) -> tuple[bytes, bytes] | None:
-    """What stands before and after the timings in the header of this answer, and of every other that was planned alike
-    and is all finite; None where that is not known.
-    """
-    return _HEADS.known(result, dtype)
+    """What stands before and after the timings in the header of this answer; None where that cannot be told."""
+    timings = answer.timings_text(result.timings).replace('"', '\\"').encode()
+    text = _head(answer.metadata(result, dtype), answer.arrays(result)).rstrip(b" ")
+    before, found, after = text.partition(timings)
+    return (before, after) if found and timings not in after else None
 
 
 def headed(before: bytes, timings: str, after: bytes) -> bytes:

@@ -359,3 +359,31 @@ def test_a_model_that_fails_its_warm_up_ends_the_start_with_its_reason() -> None
 
     with pytest.raises(NotReady, match="no kernel for this"):
         asyncio.run(start())
+
+
+def test_ready_means_that_the_first_request_without_parameters_waits_for_no_graph_to_be_opened() -> None:
+    sessions = Sessions("cpu")
+    with TestClient(create_app(Settings(device="cpu", workers=1), sessions=sessions)) as client:
+        opened = len(sessions)
+        for model in client.get("/models").json()["models"]:
+            width = model["width"] or 16
+            body = {"embeddings": np.random.default_rng(0).standard_normal((5, width)).tolist()}
+            answer = client.post("/attention", params={"model": model["name"]}, json=body)
+            assert answer.status_code == 200
+            assert "summary" in answer.json()["results"][0]
+        assert len(sessions) == opened
+
+
+def test_a_graph_of_summaries_that_fails_ends_the_start_with_its_reason() -> None:
+    class Without(Sessions):
+        def run(self, graph: Any, *arguments: Any, **more: Any) -> dict[str, np.ndarray]:
+            if graph.behind is not None:
+                raise RuntimeError("nothing can be put behind this")
+            return super().run(graph, *arguments, **more)
+
+    async def start() -> None:
+        async with alive(create_app(Settings(device="cpu"), sessions=Without("cpu"))):
+            pytest.fail("it started")
+
+    with pytest.raises(NotReady, match=r"the warm-up of identity failed: .*nothing can be put behind"):
+        asyncio.run(start())

@@ -207,6 +207,11 @@ def embeddings(*shape: int, seed: int = 0) -> np.ndarray:
         "heads=2&causal=true&top_k=8&return=weights,terms",
         "rope.theta=500&return=scores",
         "none.softcap=2&encoding=none&return=weights",
+        "",
+        "return=summary&heads=2",
+        "encoding=alibi&heads=4&causal=true",
+        "encoding=t5&rows=2:4&return=summary&metrics=entropy,sink_mass_1,local_mass_4,nonfinite_cells",
+        "heads=2&top_k=3",
     ],
 )
 @pytest.mark.parametrize("shape", [(9, 8), (3, 9, 8), (1, 1, 8)])
@@ -217,7 +222,7 @@ def test_the_answer_is_the_same(door: Door, query: str, shape: tuple[int, ...], 
     if "top_k=8" in query and shape[-2] < 8:
         pytest.skip("fewer keys")
     bodies = [samples.npy(embeddings(*shape, seed=seed)) for seed in range(3)]
-    if "top_k" in query and shape[-2] < 3:
+    if ("top_k" in query or "rows=2" in query) and shape[-2] < 3:
         pytest.skip("fewer keys")
     expected = [door.long(request(body, query, accept=accept)) for body in bodies]
     for _ in range(3):  # as it comes, then by what was learnt of the one before
@@ -261,7 +266,17 @@ def test_a_body_of_another_format_is_taken(door: Door) -> None:
 
 
 @pytest.mark.parametrize("accept", [media.JSON, media.SAFETENSORS])
-@pytest.mark.parametrize("query", [QUERY, "encoding=t5&return=weights,scores,terms,output", "rows=-1&return=scores"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        QUERY,
+        "encoding=t5&return=weights,scores,terms,output",
+        "rows=-1&return=scores",
+        "",
+        "causal=true&return=summary",
+        "encoding=fire@own&return=weights,summary",
+    ],
+)
 def test_answers_that_come_again_have_a_template(door: Door, accept: str, query: str) -> None:
     sent = request(samples.npy(embeddings(6, 8)), query, accept=accept)
     door.long(sent)
@@ -285,6 +300,8 @@ def test_json_is_answered_as_the_long_way_answers_it(door: Door) -> None:
         "encoding=t5&return=weights,scores,terms,output",
         "heads=2&rows=-1&return=weights",
         "top_k=2&return=weights",
+        "encoding=kerple&heads=2",
+        "causal=true&heads=2&return=summary",
     ):
         for shape in ((9, 8), (2, 9, 8)):
             for kind in (media.JSON, media.NPY):
@@ -307,8 +324,46 @@ def test_json_is_answered_as_the_long_way_answers_it(door: Door) -> None:
                         for name in ("weights", "scores", "output"):
                             if name in other:
                                 np.testing.assert_allclose(one.pop(name), other.pop(name), rtol=1e-5, atol=1e-5)
+                        assert close(one.pop("summary", None), other.pop("summary", None))
                     due.pop("results")
                     assert found == due
+
+
+def close(a: Any, b: Any) -> bool:
+    """Equal but for rounding."""
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(close(a[name], b[name]) for name in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(close(x, y) for x, y in zip(a, b, strict=True))
+    return bool(a == b or (isinstance(a, float) and abs(a - b) < 1e-5 * max(1.0, abs(a))))
+
+
+@pytest.mark.parametrize("accept", [media.JSON, media.SAFETENSORS])
+def test_what_one_summary_cannot_say_is_said_of_no_other_in_its_run(door: Door, accept: str) -> None:
+    """One embedding so large that its own scores are infinite: rows of that request are no distribution."""
+    inputs = [embeddings(6, 8, seed=seed) for seed in range(6)]
+    inputs[3][1] = 1e30
+    sent = [request(samples.npy(one), "causal=true", accept=accept) for one in inputs]
+    expected = [door.long(one)[2] for one in sent]
+    for _ in range(3):
+        answers = door.short(*sent)
+        assert answers is not None
+        for i, (wanted, (_, _, content)) in enumerate(zip(expected, answers, strict=True)):
+            found, due = (
+                json.loads(one)["results"][0] if accept == media.JSON else metadata(accept, one)["results"][0]
+                for one in (content, wanted)
+            )
+            assert close(found["summary"], due["summary"])
+            assert found["nonfinite_cells"] == due["nonfinite_cells"]
+            assert (found["nonfinite_cells"] > 0) == (i == 3)
+            assert ("reason" in found["summary"]["first_token"]) == ("reason" in due["summary"]["first_token"])
+
+
+@pytest.mark.parametrize("query", ["metrics=all", "metrics=induction&return=summary", "compare=alibi"])
+def test_summaries_that_take_more_than_their_run_go_the_long_way(door: Door, query: str) -> None:
+    sent = request(samples.npy(embeddings(6, 8)), query)
+    assert door.long(sent)[0] == 200
+    assert all(door.short(sent) is None for _ in range(3))
 
 
 @pytest.mark.parametrize("name", ["mask", "tokens", "positions"])

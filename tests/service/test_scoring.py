@@ -293,6 +293,16 @@ def test_values_that_overflow_are_counted(served: Served) -> None:
     assert result.nonfinite_cells == 9
 
 
+def test_what_is_counted_as_not_finite_are_the_numbers_of_the_answer_whatever_else_was_computed(served: Served) -> None:
+    x = np.full((3, 4), 1e30, np.float32)
+    counts = {
+        returns: served.score(AttentionInput(embeddings=x), encoding="none", returns=returns).results[0].nonfinite_cells
+        for returns in (("scores",), ("weights",), ("scores", "summary"), ("weights", "summary"), ("summary",))
+    }
+    assert counts["scores", "summary"] == counts["scores",] == 9
+    assert counts["weights", "summary"] == counts["weights",] == counts["summary",]
+
+
 def test_64_requests_in_flight_equal_the_same_requests_alone(served: Served) -> None:
     random = np.random.default_rng(5)
     made = []
