@@ -8,13 +8,21 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from prometheus_client.exposition import choose_encoder
 
+from service.routes.schemas import TEXT
 from service.telemetry import Telemetry
+
+_RESPONSES: dict[int | str, Any] = {
+    200: {
+        "description": "The metrics.",
+        "content": {kind: {"schema": TEXT} for kind in ("text/plain", "application/openmetrics-text")},
+    }
+}
 
 
 def router(telemetry: Telemetry) -> APIRouter:
     routes = APIRouter(tags=["operation"])
 
-    @routes.get("/metrics", summary="Prometheus metrics", response_class=Response)
+    @routes.get("/metrics", summary="Prometheus metrics", response_class=Response, responses=_RESPONSES)
     async def metrics(request: Request) -> Response:
         """In Prometheus's text format, or OpenMetrics where `Accept` asks for it."""
         encode, content_type = choose_encoder(request.headers.get("accept", ""))

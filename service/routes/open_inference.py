@@ -221,6 +221,9 @@ def _check_parameters(body: bytes | bytearray, *, unloading: bool) -> None:
             "as they are there",
             pointer=f"/parameters/{unknown[0]}",
         )
+    for name, value in parameters.items():
+        if not isinstance(value, bool):
+            raise InvalidInput(f"the parameter {name} must be true or false", pointer=f"/parameters/{name}")
 
 
 def _nothing(path: str, extensions: Sequence[str]) -> ServiceError:
@@ -233,10 +236,8 @@ def _nothing(path: str, extensions: Sequence[str]) -> ServiceError:
 async def _answer(send: Send, method: str, document: Any) -> None:
     """None: with an empty body."""
     content = b"" if document is None else orjson.dumps(document)
-    headers = [
-        (b"content-type", media.JSON.encode()),
-        (b"content-length", str(len(content)).encode()),
-        (b"cache-control", b"no-store"),
-    ]
+    headers = [(b"content-length", str(len(content)).encode()), (b"cache-control", b"no-store")]
+    if document is not None:
+        headers.insert(0, (b"content-type", media.JSON.encode()))
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": b"" if method == "HEAD" else content})

@@ -17,8 +17,10 @@ from service.errors import (
     Unsupported,
 )
 from service.routes import open_inference_regions as regions
+from service.routes import open_inference_schemas as told
 from service.routes import problems, samples
 from service.routes.open_inference import INFER, LOAD, METHODS, MODEL, PREFIX, UNLOAD
+from service.routes.schemas import BINARY, Schema
 from service.wire import media
 
 TAG = "open inference protocol"
@@ -68,11 +70,7 @@ binary tensors only where it names a single coding. Every failure is `{"error": 
 _ERROR = {
     "default": {
         "description": "A failure.",
-        "content": {
-            media.JSON: {
-                "schema": {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
-            }
-        },
+        "content": {media.JSON: {"schema": told.ERROR}},
     }
 }
 _READING = tuple(failure for failure in problems.COMMON if failure is not InvalidInput)
@@ -89,17 +87,32 @@ _FAILURES: Mapping[str, tuple[type[ServiceError], ...]] = {
     UNLOAD: (*_READING, NotReady),
 }
 """What is wrong with a request is 400 in this protocol, where it is 422 elsewhere."""
-_REGION = {
-    "schema": {
-        "type": "object",
-        "required": ["key", "byte_size"],
-        "properties": {"key": {"type": "string"}, "offset": {"type": "integer"}, "byte_size": {"type": "integer"}},
-    },
-    "example": {"key": "/embeddings", "offset": 0, "byte_size": 4096},
+_BODIES: Mapping[str, Mapping[str, Any]] = {
+    regions.ONE_REGISTER: {"schema": told.REGION, "example": {"key": "/embeddings", "offset": 0, "byte_size": 4096}},
+    INDEX: {"schema": told.ASK_INDEX, "example": {"ready": True}},
+    LOAD: {"schema": told.LOAD, "example": {}},
+    UNLOAD: {"schema": told.UNLOAD, "example": {}},
 }
-_LIST = {media.JSON: {"schema": {"type": "array", "items": {"type": "object"}}}}
-_JSON = {media.JSON: {"schema": {"type": "object"}}}
-_BINARY = {"schema": {"type": "string", "format": "binary"}}
+_OPTIONAL = (INDEX, LOAD, UNLOAD)
+"""Whose body may be left out."""
+_ANSWERS: Mapping[str, Schema] = {
+    PREFIX: told.SERVER,
+    "/v2/health/live": told.LIVE,
+    "/v2/health/ready": told.READY,
+    "/v2/models/stats": told.STATISTICS,
+    MODEL: told.MODEL,
+    f"{MODEL}/ready": told.MODEL_READY,
+    f"{MODEL}/config": told.CONFIG,
+    f"{MODEL}/stats": told.STATISTICS,
+    INFER: told.INFERRED,
+    INDEX: told.INDEX,
+    LOAD: told.DONE,
+    UNLOAD: told.DONE,
+    regions.STATUS: told.REGIONS,
+    regions.ONE_STATUS: told.REGIONS,
+}
+"""Those that are missing have no body."""
+_BINARY = {"schema": BINARY}
 
 
 def paths() -> dict[str, Any]:
@@ -118,7 +131,7 @@ def _operation(template: str) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "tags": [TAG],
         "summary": SUMMARIES[template],
-        "responses": _responses(_LIST if template == INDEX else _JSON, *_FAILURES.get(template, ())),
+        "responses": _responses(_content(template), *_FAILURES.get(template, ())),
     }
     if "{model}" in template:
         model = {
@@ -131,20 +144,28 @@ def _operation(template: str) -> dict[str, Any]:
         operation["parameters"] = [model]
     if "{region}" in template:
         operation["parameters"] = [{"name": "region", "in": "path", "required": True, "schema": {"type": "string"}}]
-    if template == regions.ONE_REGISTER:
-        operation["requestBody"] = {"required": True, "content": {media.JSON: _REGION}}
+    if template in _BODIES:
+        operation["requestBody"] = {
+            "required": template not in _OPTIONAL,
+            "content": {media.JSON: dict(_BODIES[template])},
+        }
     if template == INFER:
         operation["description"] = DESCRIPTION
-        schema = {"type": "object", "required": ["inputs"]}
-        content = {media.JSON: {"schema": schema, "example": example()}, media.OCTETS: _BINARY}
+        content = {media.JSON: {"schema": told.INFER, "example": example()}, media.OCTETS: _BINARY}
         operation["requestBody"] = {"required": True, "content": content}
-        operation["responses"] = _responses({**_JSON, media.OCTETS: _BINARY}, *_FAILURES[INFER])
     return operation
 
 
+def _content(template: str) -> dict[str, Any]:
+    schema = _ANSWERS.get(template)
+    content = {} if schema is None else {media.JSON: {"schema": schema}}
+    return {**content, media.OCTETS: _BINARY} if template == INFER else content
+
+
 def _responses(content: dict[str, Any], *failures: type[ServiceError]) -> dict[str, Any]:
-    told = {
+    failing = {
         str(failure.status): {**_ERROR["default"], "description": problems.description(failure)}
         for failure in sorted(failures, key=lambda one: one.status)
     }
-    return {"200": {"description": "As the protocol has it.", "content": content}, **told, **_ERROR}
+    answer = {"description": "As the protocol has it.", **({"content": content} if content else {})}
+    return {"200": answer, **failing, **_ERROR}

@@ -18,9 +18,10 @@ from service.errors import InvalidInput, NotAcceptable, NotFound, ServiceError, 
 from service.exchange import Exchange, header
 from service.lifecycle import Lifecycle
 from service.records import Timings
-from service.routes import download, query
+from service.routes import catalogue_schemas, download, query
 from service.routes.answers import Pieces
 from service.routes.leaving import Leaving
+from service.routes.schemas import BINARY
 from service.settings import Settings
 from service.views import figures
 from service.views.positions import Views
@@ -77,8 +78,10 @@ _PARAMETERS = [
         "examples": {"none": {"summary": "the defaults", "value": {}}},
     },
 ]
-_BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
-_CONTENT = {media.JSON: {"schema": {"type": "object"}}, **dict.fromkeys((*media.BINARY, media.PNG), _BINARY)}
+_CONTENT = {
+    media.JSON: {"schema": catalogue_schemas.POSITIONS},
+    **{kind: {"schema": BINARY} for kind in (*media.BINARY, media.PNG)},
+}
 Name = Annotated[str, Path(description="An id or an alias.", examples=["rope"])]
 
 

@@ -14,8 +14,9 @@ from service.errors import InvalidInput, NotAcceptable, NotFound, UnknownName
 from service.exchange import header
 from service.presets.listing import LARGEST_D, LARGEST_N, PRESETS, SEED, D, N, find
 from service.presets.preset import MOST_NUMBERS, Preset
-from service.routes import query
+from service.routes import catalogue_schemas, query
 from service.routes.answers import Json
+from service.routes.schemas import BINARY, answer
 from service.settings import Settings
 from service.wire import media
 from service.wire.body import Form
@@ -42,7 +43,7 @@ arguments a preset takes, and their ranges, `GET /presets` lists; n x d is at mo
 **Answer.** By `Accept`: JSON with `embeddings` [n, d] and `tokens`, equal names for equal embeddings; npz with the same
 two arrays; npy or safetensors with the embeddings alone (in the latter, `tokens` stand in the header's `metadata`).
 """
-_BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
+_BINARY: dict[str, Any] = {"schema": BINARY}
 _JSON: dict[str, Any] = {"schema": {"$ref": "#/components/schemas/AttentionRequest"}}
 _RESPONSES: dict[int | str, Any] = {
     200: {
@@ -90,7 +91,12 @@ def _number(name: str, value: str) -> int:
 def router(settings: Settings, responses: dict[int | str, Any]) -> APIRouter:
     routes = APIRouter(tags=["presets"], responses=responses)
 
-    @routes.get("/presets", summary="Inputs to begin with", response_class=Json)
+    @routes.get(
+        "/presets",
+        summary="Inputs to begin with",
+        response_class=Json,
+        responses=answer(catalogue_schemas.PRESETS),
+    )
     async def presets(request: Request) -> Json:
         """Each with what it is, and the arguments it takes with their defaults and ranges."""
         query.check_names(request.scope["query_string"], ())

@@ -149,6 +149,8 @@ def test_a_client_unloads_and_loads(served: tuple[Process, Path]) -> None:
         client.unload_model("identity.rop")
     with pytest.raises(InferenceServerException, match="parameter 'config' is not taken"):
         client.load_model("identity.rope", config="{}")
+    with pytest.raises(InferenceServerException, match="unload_dependents must be true or false"):
+        client.unload_model("identity.rope", unload_dependents="no")
     (folder / "identity" / "fire.positions.onnx").write_bytes(b"no graph")
     with pytest.raises(InferenceServerException, match="cannot be read as ONNX"):
         client.load_model("identity.fire")
