@@ -107,6 +107,18 @@ class Model:
         """Every id and alias."""
         return [*self.encodings, *(alias for encoding in self.encodings.values() for alias in encoding.aliases)]
 
+    def textless(self, others: str) -> str:
+        """Why it takes no text, and what to send instead; `others` says which models do."""
+        checkpoint = self.encodings[self.default].document.get("checkpoint") or {}
+        layer = checkpoint.get("layer")
+        if not layer:
+            return f"model {self.name!r} has no tokenizer, so it takes no text: {others}send embeddings"
+        return (
+            f"model {self.name!r} is layer {layer} of {checkpoint.get('file')}, which reads what the layers before it "
+            f"make of a text, so it takes none: {others}send hidden_states[{layer}], which `python -m models "
+            f"hidden-states CHECKPOINT --layer {layer} --text ... -o h.npy` writes"
+        )
+
     def description(self) -> dict[str, Any]:
         return {
             "name": self.name,
@@ -199,11 +211,7 @@ class Catalogue:
         model = self.model(name)
         if name is not None and model.name not in reading:
             others = f"model={' or model='.join(reading)} takes text; or " if reading else ""
-            raise InvalidInput(
-                f"model {model.name!r} has no tokenizer, so it takes no text: {others}send embeddings",
-                pointer="/text",
-                allowed=list(reading),
-            )
+            raise InvalidInput(model.textless(others), pointer="/text", allowed=list(reading))
         if not reading:
             raise InvalidInput(
                 "none of the models served here has a tokenizer, so text is not taken; send embeddings", pointer="/text"

@@ -184,6 +184,12 @@ class Scoring:
         if input.text is None:
             return input, options
         model, text = self.catalogue.text_model(options.model)
+        options = replace(
+            options, model=model.name, encoding=text.encoding if options.encoding is None else options.encoding
+        )
+        instances, _ = asked(model, options.encoding, options.compare)
+        bare, own = text.embeddings.bare, text.embeddings.largest is not None
+        alone = instances[0].encoding.id in bare
         if input.tokens is not None:
             raise InvalidInput("the tokenizer names the tokens of a text; leave tokens out", pointer="/tokens")
         size, limits = len(input.text.encode("utf-8", "surrogatepass")), self.limits
@@ -193,15 +199,20 @@ class Scoring:
                 pointer="/text",
                 limit=limits.text,
             )
-        if size < INLINE_TEXT:
-            embeddings, names = text.embed(input.text, limits.tokens)
-        else:
-            embeddings, names = await asyncio.to_thread(text.embed, input.text, limits.tokens)
-        encoding = text.encoding if options.encoding is None else options.encoding
-        return (
-            replace(input, text=None, embeddings=embeddings, tokens=names),
-            replace(options, model=model.name, encoding=encoding),
-        )
+        at = None
+        if own and not alone:
+            if input.query_positions is not None or input.key_positions is not None:
+                raise InvalidInput(
+                    f"the embeddings of a text have positions of their own in model {model.name!r}, the same for "
+                    "queries and keys: send them as positions",
+                    pointer="/query_positions" if input.query_positions is not None else "/key_positions",
+                )
+            at = input.positions
+        embed = partial(text.embed, input.text, limits.tokens, at, bare=alone)
+        embeddings, names = embed() if size < INLINE_TEXT else await asyncio.to_thread(embed)
+        others = [id for id in model.encodings if (id in bare) is not alone]
+        unfit = dict.fromkeys(others, _unfit(model, bare, alone)) if others else {}
+        return replace(input, text=None, embeddings=embeddings, tokens=names, unfit=unfit), options
 
     def at_once(
         self, input: AttentionInput, options: AttentionOptions, *, waits: bool = False
@@ -358,6 +369,8 @@ class Scoring:
         able: list[Instance] = []
         for instance in instances:
             try:
+                if instance.encoding.id in input.unfit:
+                    raise InvalidInput(input.unfit[instance.encoding.id], pointer="query:compare")
                 check(instance.encoding, admitted, causal, model)
             except ServiceError as error:
                 if instance.name not in optional:
@@ -527,6 +540,15 @@ class Scoring:
         missing = [need for need, table in zip(needs, found, strict=True) if table is None]
         computed = iter(await asyncio.gather(*map(self.tables.tables, missing)) if missing else ())
         return [next(computed) if table is None else table for table in found]
+
+
+def _unfit(model: Model, bare: Sequence[str], alone: bool) -> str:
+    """Why an encoding cannot take the embeddings of a text that were made for others."""
+    own = " and ".join(bare)
+    return (
+        f"under {own} model {model.name!r} takes the bare embeddings of tokens and adds positions itself, under the "
+        f"others what both make together: ask for {'the others' if alone else own} in a request of its own"
+    )
 
 
 async def _whole_keys(keys: np.ndarray, group: int) -> np.ndarray:

@@ -13,15 +13,12 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float32
-from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 
+from service.embeddings import FILE, Embeddings, EmbeddingsError
 from service.errors import InvalidInput, PayloadTooLarge
 
-FOLDER, TOKENIZER, EMBEDDINGS = "text", "tokenizer.json", "embeddings.safetensors"
-TABLE = "embeddings"
-METADATA_KEY = "attention"
-FORMAT = 1
+FOLDER, TOKENIZER = "text", "tokenizer.json"
 SPACE = "\u2423"
 """What a space looks like in the name of a token."""
 
@@ -37,12 +34,16 @@ class Text:
     """
 
     tokenizer: Tokenizer
-    table: Any
-    """Rows of the file, read when they are asked for."""
-    vocabulary: int
-    width: int
-    encoding: str | None
+    embeddings: Embeddings
     spelling: Spelling
+
+    @property
+    def width(self) -> int:
+        return self.embeddings.width
+
+    @property
+    def encoding(self) -> str | None:
+        return self.embeddings.encoding
 
     @classmethod
     def read(cls, home: Path, model: str) -> Text | None:
@@ -59,26 +60,20 @@ class Text:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         try:
-            file: Any = safe_open(folder / EMBEDDINGS, framework="numpy")
-            about = json.loads((file.metadata() or {}).get(METADATA_KEY, "{}"))
-            table = file.get_slice(TABLE)
-            shape, dtype = tuple(table.get_shape()), table.get_dtype()
-        except (OSError, SafetensorError, ValueError) as error:
-            raise TextError(f"{EMBEDDINGS} cannot be read: {error}") from error
-        for name, expected in (("format", FORMAT), ("model", model)):
-            if about.get(name) != expected:
-                raise TextError(f"{EMBEDDINGS} says {name} {about.get(name)!r}, not {expected!r}")
-        if len(shape) != 2 or dtype not in ("F16", "F32"):
-            raise TextError(f"{EMBEDDINGS} has {TABLE} {list(shape)} of {dtype}; [tokens, width] of F16 or F32 is read")
-        vocabulary, width = shape
-        return cls(tokenizer, table, vocabulary, width, about.get("encoding"), Spelling.of(json.loads(written)))
+            embeddings = Embeddings.read(folder / FILE, model)
+        except EmbeddingsError as error:
+            raise TextError(f"{FILE} {error}") from error
+        return cls(tokenizer, embeddings, Spelling.of(json.loads(written)))
 
     def description(self, default: str) -> dict[str, Any]:
         """`GET /models`: how many tokens it knows, and the encoding that text is scored under, or else `default`."""
-        return {"vocabulary": self.vocabulary, "default_encoding": self.encoding or default}
+        return {"vocabulary": self.embeddings.vocabulary, "default_encoding": self.encoding or default}
 
-    def embed(self, text: str, most: int) -> tuple[Float32[np.ndarray, "tokens width"], list[str]]:
-        """The embeddings of the tokens of a text, those included that the tokenizer adds, and the tokens' names.
+    def embed(
+        self, text: str, most: int, at: np.ndarray | None = None, *, bare: bool = False
+    ) -> tuple[Float32[np.ndarray, "tokens width"], list[str]]:
+        """The embeddings of the tokens of a text, those included that the tokenizer adds, and the tokens' names: at the
+        positions `at`, where the model has some of its own, by default 0, 1, 2, ...; with `bare` the vocabulary's rows.
 
         Raises InvalidInput where there are none, or one without a row; PayloadTooLarge where there are more than
         `most`.
@@ -91,14 +86,15 @@ class Text:
             raise PayloadTooLarge(
                 f"the text has {len(ids):,} tokens; the limit is {most:,}: send less of it", pointer="/text", limit=most
             )
+        if at is not None and len(at) != len(ids):
+            raise InvalidInput(f"{len(at)} positions came for {len(ids)} tokens", pointer="/positions")
         distinct, where = np.unique(ids, return_inverse=True)
         names = [self.spelling.name(self.tokenizer.id_to_token(int(one)) or "") for one in distinct]
-        if distinct[-1] >= self.vocabulary:
+        if distinct[-1] >= self.embeddings.vocabulary:
             raise InvalidInput(
                 f"the text has the token {names[-1][:80]!r}, for which the model has no embedding", pointer="/text"
             )
-        rows = np.concatenate([self.table[int(one) : int(one) + 1] for one in distinct])
-        return rows.astype(np.float32)[where], [names[one] for one in where]
+        return self.embeddings.of(np.array(ids), at, bare=bare), [names[one] for one in where]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from models.checkpoints.embeddings import bert_norm, position_rows, segment
 from models.checkpoints.layer import Embedding, Layer, Positional
 from models.checkpoints.source import Config, Tensors
 from models.encodings.none import NoEncoding
-
-PADDED = ("roberta", "xlm-roberta", "camembert")
-"""Their tables begin with rows for padding: the first token has the row after it."""
 
 
 def bert(tensors: Tensors, config: Config, index: int) -> Layer:
@@ -43,24 +41,19 @@ def distilbert(tensors: Tensors, config: Config, index: int) -> Layer:
         value=tensors.linear(f"{attention}.v_lin", width, width),
         positional=Positional(NoEncoding()),
         scale=(width // heads) ** -0.5,
-        embedding=_embedding(tensors, config, epsilon=1e-12) if index == 0 else None,
+        embedding=_embedding(tensors, config) if index == 0 else None,
     )
 
 
-def _embedding(tensors: Tensors, config: Config, epsilon: float | None = None) -> Embedding | None:
+def _embedding(tensors: Tensors, config: Config) -> Embedding | None:
     kind = config.value("position_embedding_type") or "absolute"
     if kind != "absolute" or not tensors.has("embeddings.position_embeddings.weight"):
         return None
-    table = tensors.get("embeddings.position_embeddings.weight")
-    if config.model_type in PADDED:
-        table = table[config.whole("pad_token_id", default=1) + 1 :]
+    table = position_rows(tensors, config)
     if table.shape[1] != config.whole("hidden_size", "dim"):
         return None  # ELECTRA's embeddings may be narrower than its layers, with a projection between
-    segments = tensors.maybe("embeddings.token_type_embeddings.weight")
-    norm = tensors.layer_norm(
-        "embeddings.LayerNorm", config.number("layer_norm_eps", default=1e-12) if epsilon is None else epsilon
-    )
-    return Embedding(table.contiguous(), norm, None if segments is None else segments[0].contiguous())
+    of_segment = None if config.model_type == "distilbert" else segment(tensors)
+    return Embedding(table, bert_norm(tensors, config), of_segment)
 
 
 def _notes(config: Config) -> tuple[str, ...]:

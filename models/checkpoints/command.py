@@ -16,6 +16,7 @@ from rich.table import Table
 
 from models.checkpoints.errors import CheckpointError
 from models.checkpoints.importing import Import, import_layer
+from models.checkpoints.text import WrittenText
 from models.parity import ParityError
 from models.trace import TraceError
 
@@ -52,11 +53,19 @@ def import_command(
         ),
     ] = None,
     output: Annotated[Path, typer.Option(help="Folder that gets <name>/<encoding>.onnx.")] = Path("exported"),
+    text: Annotated[
+        bool, typer.Option("--text/--no-text", help="Whether layer 0 gets the tokenizer and the token embeddings too.")
+    ] = True,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(help="A tokenizer.json to take in place of the checkpoint's.", show_default=False),
+    ] = None,
 ) -> None:
     """Import an attention layer of a checkpoint, to be served under a name.
 
     The layer takes hidden states, what the reference library returns as hidden_states\\[layer]; its norm, projections,
-    grouped heads, encoding, scale and softcap are the checkpoint's. No pickle is ever read.
+    grouped heads, encoding, scale and softcap are the checkpoint's. Layer 0 takes text as well, where the checkpoint
+    has a tokenizer. No pickle is ever read.
     """
     started = time.monotonic()
     chosen = [one.strip() for entry in others or [] for one in entry.split(",") if one.strip()]
@@ -69,7 +78,9 @@ def import_command(
                 progress.update(task, description=what)
                 progress.advance(task)
 
-            done = import_layer(checkpoint.expanduser(), layer, name, chosen, output, show)
+            done = import_layer(
+                checkpoint.expanduser(), layer, name, chosen, output, show, text=text, tokenizer=tokenizer
+            )
     except (CheckpointError, TraceError, ParityError) as error:
         console.print(f"[red]{escape(str(error))}[/red]", soft_wrap=True)
         raise typer.Exit(2) from error
@@ -105,6 +116,8 @@ def _report(done: Import, name: str, output: Path, seconds: float) -> None:
             style="red" if wrong else None,
             soft_wrap=True,
         )
+    if done.text is not None:
+        console.print(_of_text(done.text), highlight=False, soft_wrap=True)
     for note in layer.notes:
         console.print(f"[yellow]note:[/yellow] {escape(note)}", highlight=False, soft_wrap=True)
     most, beside = _memory(resource.RUSAGE_SELF), _memory(resource.RUSAGE_CHILDREN)
@@ -113,6 +126,15 @@ def _report(done: Import, name: str, output: Path, seconds: float) -> None:
         f" ({beside:,.0f} MiB beside it for the comparison)",
         highlight=False,
         soft_wrap=True,
+    )
+
+
+def _of_text(written: WrittenText) -> str:
+    if written.reason:
+        return f"[yellow]text: none,[/yellow] {escape(written.reason)}"
+    return (
+        f"text: {written.tokens:,} tokens, their embeddings in {written.dtype}, {written.bytes / 1e6:,.0f} MB "
+        "(--no-text leaves them out)"
     )
 
 

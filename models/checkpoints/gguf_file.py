@@ -46,6 +46,7 @@ KEYS: Mapping[str, str] = {
     "attention.layer_norm_epsilon": "layer_norm_eps",
     "attention.sliding_window": "sliding_window",
     "attention.scale": "attention_multiplier",
+    "embedding_scale": "embedding_multiplier",
     "context_length": "max_position_embeddings",
     "rope.freq_base": "rope_theta",
     "attn_logit_softcapping": "attn_logit_softcapping",
@@ -64,7 +65,7 @@ class GgufFile:
         except (OSError, ValueError, KeyError, IndexError) as error:
             raise CheckpointError(f"{path} cannot be read as GGUF: {error}") from error
         self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
-        self.architecture = str(self._field("general.architecture"))
+        self.architecture = str(self.field("general.architecture"))
         if self.architecture not in MODEL_TYPES:
             raise CheckpointError(
                 f"{path.name} has the architecture {self.architecture!r}, which is not read from GGUF files here; "
@@ -80,7 +81,7 @@ class GgufFile:
         """Made from the metadata. Raises CheckpointError."""
         config: dict[str, Any] = {"model_type": MODEL_TYPES[self.architecture]}
         for key, name in KEYS.items():
-            value = self._field(f"{self.architecture}.{key}")
+            value = self.field(f"{self.architecture}.{key}")
             if value is not None:
                 config[name] = value
         config["norm_epsilon"] = config.get("layer_norm_eps")
@@ -89,7 +90,7 @@ class GgufFile:
                 f"{self.name} has layers with different numbers of key heads, which are not read here"
             )
         head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-        turning = self._field(f"{self.architecture}.rope.dimension_count")
+        turning = self.field(f"{self.architecture}.rope.dimension_count")
         if turning is not None and turning != head_dim:
             config["partial_rotary_factor"] = turning / head_dim
         if self.architecture == "gemma2":
@@ -103,8 +104,8 @@ class GgufFile:
     def _scaling(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """`rope_scaling` from the metadata, or from tensors with a factor for each frequency."""
         prefix = f"{self.architecture}.rope.scaling"
-        kind, factor = self._field(f"{prefix}.type"), self._field(f"{prefix}.factor")
-        original = self._field(f"{prefix}.original_context_length")
+        kind, factor = self.field(f"{prefix}.type"), self.field(f"{prefix}.factor")
+        original = self.field(f"{prefix}.original_context_length")
         settings: dict[str, Any] = {}
         if "rope_freqs.weight" in self._tensors:
             factors = self._numbers("rope_freqs.weight")
@@ -144,6 +145,15 @@ class GgufFile:
     def tensor(self, name: str) -> Tensor:
         return restored(self._dequantised(name), name, self.architecture, self.config).contiguous()
 
+    def stored(self, name: str) -> Tensor:
+        found = self._tensors[name]
+        kind, shape = found.tensor_type, [int(size) for size in found.shape[::-1]]
+        if kind not in (gguf.GGMLQuantizationType.F16, gguf.GGMLQuantizationType.BF16):
+            return self.tensor(name)
+        half = torch.float16 if kind is gguf.GGMLQuantizationType.F16 else torch.bfloat16
+        numbers = torch.from_numpy(np.array(found.data)).view(half).reshape(shape)
+        return restored(numbers, name, self.architecture, self.config).contiguous()
+
     def _dequantised(self, name: str) -> Tensor:
         found = self._tensors[name]
         try:
@@ -158,6 +168,11 @@ class GgufFile:
     def _numbers(self, name: str) -> list[float]:
         return [float(number) for number in self._dequantised(name).flatten()]
 
-    def _field(self, key: str) -> Any:
+    def strings(self, key: str) -> list[str]:
+        """A list of strings of the metadata; none where there is no such list."""
+        return self._reader.strings(key) if key in self._reader.fields else []
+
+    def field(self, key: str) -> Any:
+        """What the metadata say, but for long lists of strings; None where they do not."""
         field = self._reader.fields.get(key)
         return None if field is None else field.contents()

@@ -24,10 +24,30 @@ class Reader(gguf.GGUFReader):
                 return size, [kind, count], [], [GGUFValueType.ARRAY, GGUFValueType.STRING]
         return super()._get_field_parts(orig_offs, raw_type)
 
+    def strings(self, key: str) -> list[str]:
+        """A list of strings, however long."""
+        field = self.fields[key]
+        if field.data:
+            return [str(one) for one in field.contents()]
+        kind, count = field.parts[-2:]
+        assert kind[0] == GGUFValueType.STRING
+        offset = field.offset + sum(int(part.nbytes) for part in field.parts)
+        data = np.asarray(self.data).data
+        found = []
+        for _ in range(int(count[0])):
+            length = int.from_bytes(data[offset : offset + 8], self._order)
+            found.append(bytes(data[offset + 8 : offset + 8 + length]).decode("utf-8"))
+            offset += 8 + length
+        return found
+
+    @property
+    def _order(self) -> Literal["big", "little"]:
+        return "big" if self.endianess == gguf.GGUFEndian.BIG else "little"
+
     def _strings(self, start: int, count: int) -> int:
         """How many bytes so many strings take, each after its length."""
         data, offset = np.asarray(self.data).data, start
-        order: Literal["big", "little"] = "big" if self.endianess == gguf.GGUFEndian.BIG else "little"
+        order = self._order
         for _ in range(count):
             offset += 8 + int.from_bytes(data[offset : offset + 8], order)
         return offset - start

@@ -79,6 +79,11 @@ class Folder:
         with _opened(self._home[name]) as file:
             return in_float32(file.get_tensor(name), name)
 
+    def stored(self, name: str) -> Tensor:
+        with _opened(self._home[name]) as file:
+            tensor: Tensor = file.get_tensor(name)
+        return tensor if tensor.dtype in (torch.float16, torch.bfloat16) else in_float32(tensor, name)
+
 
 def in_float32(tensor: Tensor, name: str) -> Tensor:
     """Raises CheckpointError for numbers that are quantised, whose meaning the file's own tools know."""

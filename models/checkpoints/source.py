@@ -32,6 +32,9 @@ class Source(Protocol):
     def tensor(self, name: str) -> Tensor:
         """In float32 and the shape that transformers has; `name` is one of `find`'s."""
 
+    def stored(self, name: str) -> Tensor:
+        """The same numbers in the file's own type where that is float16 or bfloat16, else in float32."""
+
 
 class Tensors:
     """Asks a source for tensors, saying what was looked for where they are not there."""
@@ -45,7 +48,16 @@ class Tensors:
 
     def get(self, *names: str) -> Tensor:
         """The first of these that is there. Raises CheckpointError."""
-        found = self.maybe(*names)
+        return self.source.tensor(self.place(*names))
+
+    def maybe(self, *names: str) -> Tensor | None:
+        """The first of these that is there, or None. Raises CheckpointError where one name has several places."""
+        place = self._place(*names)
+        return None if place is None else self.source.tensor(place)
+
+    def place(self, *names: str) -> str:
+        """What the file calls the first of these that is there. Raises CheckpointError."""
+        found = self._place(*names)
         if found is None:
             near = nearest(names[0], self.source.names)
             there = f"the most like it: {some(near)}" if near else f"there are {some(self.source.names)}"
@@ -54,8 +66,7 @@ class Tensors:
             )
         return found
 
-    def maybe(self, *names: str) -> Tensor | None:
-        """The first of these that is there, or None. Raises CheckpointError where one name has several places."""
+    def _place(self, *names: str) -> str | None:
         for name in names:
             found = self.source.find(name)
             if len(found) > 1:
@@ -63,7 +74,7 @@ class Tensors:
                     f"{self.source.name} has {len(found)} tensors called {name}: {some(found)}; this is not one model"
                 )
             if found:
-                return self.source.tensor(found[0])
+                return found[0]
         return None
 
     def shaped(self, shape: Sequence[int], *names: str) -> Tensor:

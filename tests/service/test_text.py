@@ -109,8 +109,8 @@ def test_half_precision_embeddings_are_read_as_float32(tmp_path: Path) -> None:
     embeddings, _ = text.embed("ab", MOST)
     assert embeddings.dtype == np.float32
     assert (embeddings == np.float32(np.float16(0.1))).all()
-    with pytest.raises(ValueError, match="float32 and float16"):
-        write_text(tmp_path / "half", byte_tokenizer(), torch.ones(256, 4, dtype=torch.bfloat16))
+    with pytest.raises(ValueError, match="float32, float16 and bfloat16"):
+        write_text(tmp_path / "half", byte_tokenizer(), torch.ones(256, 4, dtype=torch.float64))
 
 
 def test_too_many_tokens_and_none_are_refused(of_bytes: Text) -> None:

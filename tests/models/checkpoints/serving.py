@@ -12,6 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from models.checkpoints.family import imported
+from models.checkpoints.importing import write_layer_text
 from models.checkpoints.reading import read
 from models.export import export_encoding
 from tests.service.process import serving
@@ -23,6 +24,8 @@ def export(checkpoint: Path, index: int | None, name: str, folder: Path, others:
     family, encodings = imported(found.layer, name, others, {"checkpoint": dict(found.origin)})
     for encoding in encodings:
         export_encoding(family, encoding, folder)
+    if found.index == 0:
+        write_layer_text(folder / name, found, encodings)
 
 
 @contextmanager
@@ -32,6 +35,15 @@ def client(folder: Path) -> Iterator[httpx.Client]:
         httpx.Client(base_url=f"http://127.0.0.1:{process.port}", timeout=60) as client,
     ):
         yield client
+
+
+def served_text(client: httpx.Client, model: str, text: str, **query: str) -> tuple[np.ndarray, list[str]]:
+    """Attention weights [heads, tokens, tokens] of a text, and its tokens."""
+    response = client.post("/attention", params={"model": model, "return": "weights", **query}, json={"text": text})
+    assert response.status_code == 200, response.text
+    answer = response.json()
+    (result,) = answer["results"]
+    return np.array(result["weights"]), answer["tokens"]
 
 
 def served(client: httpx.Client, model: str, hidden: Tensor, **query: str) -> np.ndarray:

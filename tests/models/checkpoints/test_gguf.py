@@ -44,8 +44,17 @@ def paired(rows: np.ndarray, heads: int) -> np.ndarray:
     return rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 
-def write(folder: Path, path: Path, architecture: str, **more: Any) -> None:
-    """A saved model as GGUF, without its vocabulary."""
+def write(
+    folder: Path,
+    path: Path,
+    architecture: str,
+    numbers: Mapping[str, float] | None = None,
+    embeddings: gguf.GGMLQuantizationType | None = None,
+    **more: Any,
+) -> None:
+    """A saved model as GGUF, without its vocabulary; `numbers` are said of it besides, and `embeddings` is the type of
+    its tokens' embeddings.
+    """
     source = Folder(folder)
     config: Any = source.config
     writer = gguf.GGUFWriter(path, architecture)
@@ -69,6 +78,8 @@ def write(folder: Path, path: Path, architecture: str, **more: Any) -> None:
         writer.add_float32(f"{architecture}.attn_logit_softcapping", config["attn_logit_softcapping"])
     if config.get("sliding_window") and config.get("use_sliding_window", True):
         writer.add_sliding_window(config["sliding_window"])
+    for key, number in (numbers or {}).items():
+        writer.add_float32(key, number)
     names = gguf.get_tensor_name_map(next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == architecture), LAYERS)
     for name in source.names:
         known = names.get_name(f"model.{name}", try_suffixes=(".weight", ".bias"))
@@ -81,7 +92,10 @@ def write(folder: Path, path: Path, architecture: str, **more: Any) -> None:
             tensor = paired(tensor, key_heads)
         if architecture in ("gemma", "gemma2") and known.endswith("norm.weight"):
             tensor = tensor + 1
-        writer.add_tensor(known, tensor)
+        if known.startswith("token_embd") and embeddings is not None:
+            writer.add_tensor(known, gguf.quantize(tensor, embeddings), raw_dtype=embeddings)
+        else:
+            writer.add_tensor(known, tensor)
     for name, array in more.items():
         writer.add_tensor(name.replace("_dot_", "."), array)
     writer.write_header_to_file()

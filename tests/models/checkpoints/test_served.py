@@ -10,14 +10,17 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.models.checkpoints.serving import client, export, served
+from tests.models.checkpoints.serving import client, export, served, served_text
 from tests.models.checkpoints.test_miniatures import Miniature, make
+from tests.models.checkpoints.words import SENTENCE, answered, word_tokenizer
 
 pytestmark = pytest.mark.timeout(900)  # of a dozen exports
 
 # A model type, a seed and a layer with something of its own.
 LAYERS: Mapping[str, tuple[int, int]] = {
     "gpt2": (1, 0),  # learned positions under the layer's own norm
+    "roberta": (0, 0),  # rows for padding before the first position
+    "electra": (0, 0),  # narrow embeddings, and a projection behind their norm
     "qwen3": (3, 2),  # q/k norms, a window, LongRoPE, two heads to a key head
     "gemma2": (2, 0),  # a cap, a window, YaRN
     "gpt_oss": (0, 2),  # sinks
@@ -44,6 +47,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     miniatures = {}
     for model_type, (seed, index) in LAYERS.items():
         miniatures[model_type] = make(model_type, seed, checkpoints / model_type)
+        word_tokenizer().save(str(checkpoints / model_type / "tokenizer.json"))
         export(checkpoints / model_type, index, model_type, exported)
     with client(exported) as http:
         yield Served(http, miniatures)
@@ -65,6 +69,17 @@ def test_the_first_layer_adds_its_positions_itself(everything: Served) -> None:
     embeddings = model.get_input_embeddings()(miniature.ids).detach()
     weights = served(everything.http, "gpt2", embeddings, encoding="learned")
     np.testing.assert_allclose(weights, miniature.attention[0].numpy(), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("model_type", [name for name, (_, index) in LAYERS.items() if index == 0])
+def test_a_text_is_attended_to_as_in_the_library(everything: Served, model_type: str) -> None:
+    """With the tokens that the tokenizer puts around it, and also where the layer adds its positions itself."""
+    _, attention = answered(everything.miniatures[model_type].folder, word_tokenizer().encode(SENTENCE).ids)
+    (model,) = (one for one in everything.http.get("/models").json()["models"] if one["name"] == model_type)
+    for encoding in {model["default_encoding"], *model["encodings"]}:
+        weights, tokens = served_text(everything.http, model_type, SENTENCE, encoding=encoding)
+        assert tokens == ["[CLS]", *SENTENCE.split(), "[SEP]"]
+        np.testing.assert_allclose(weights, attention.numpy(), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("model_type", LAYERS)
