@@ -103,7 +103,7 @@ class Run:
 
     def failed(self, name: str, reason: str) -> None:
         key = f"{name}: {reason}"
-        if key not in self.reasons and len(self.reasons) == MOST_REASONS:
+        if key not in self.reasons and len(self.reasons) >= MOST_REASONS:
             key = "others"
         self.reasons[key] = self.reasons.get(key, 0) + 1
 
