@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 from typing import Annotated, NoReturn
@@ -12,6 +13,7 @@ from rich.console import Console
 from service import __version__
 from service.commands import encodings, matrices, probe, score
 from service.settings import Settings, SettingsError, variables
+from service.standard_error import StandardError
 
 EXAMPLES = """
 python -m service                                       serve on http://127.0.0.1:8000
@@ -74,7 +76,10 @@ def serve() -> None:
     settings = _settings()
     from service.serve import run  # only now: it loads onnxruntime
 
-    raise typer.Exit(run(settings, Console(stderr=True)))
+    own = sys.stderr is sys.__stderr__
+    with contextlib.redirect_stderr(StandardError()) if own else contextlib.nullcontext():
+        code = run(settings, Console(stderr=True))
+    raise typer.Exit(code)
 
 
 cli.command(epilog=encodings.EPILOG)(encodings.encodings)

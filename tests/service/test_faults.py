@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
+import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 
+from load_tests.server import free_port
 from tests.service import counts, samples
-from tests.service.process import serving
+from tests.service.process import START_SECONDS, Process, environment, serving
 from tests.service.test_process import get, post
 from tests.service.test_processes import Load, metrics, ready, until, workers
 
@@ -154,6 +162,94 @@ def written_by(pid: int) -> list[str]:
         ):
             found.append(target)
     return found
+
+
+@contextmanager
+def logging_to(descriptor: int, **settings: str) -> Iterator[Process]:
+    """A service that is ready, with a line in its log for each request, whose standard error is this."""
+    port = free_port()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "service"],
+        env=environment(device="cpu", port=str(port), processes="2", access_log="true", **settings),
+        stdout=subprocess.DEVNULL,
+        stderr=descriptor,
+        text=True,
+    )
+    service = Process(child, port=port)
+
+    def takes_work() -> bool:
+        assert child.poll() is None
+        try:
+            return ready(service) == 2
+        except OSError:  # it does not listen yet
+            return False
+
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while not takes_work():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        yield service
+    finally:
+        child.kill()
+        child.wait()
+
+
+@pytest.mark.parametrize("fault", ["disk full", "pipe closed", "pipe not read"])
+def test_a_log_that_cannot_be_written_holds_nobody_up(fault: str) -> None:
+    reader, writer = os.pipe()
+    fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 8192)  # full after some lines
+    with open("/dev/full", "wb") as full:
+        log = full.fileno() if fault == "disk full" else writer
+        with logging_to(log, log_format="json" if fault == "pipe not read" else "text") as service:
+            os.close(writer)
+            if fault == "pipe closed":
+                os.close(reader)
+            first = workers(service)
+            for _ in range(40):
+                assert post(service, SMALL)[0] == 200
+                assert post(service, SMALL, "heads=3")[0] == 422
+            assert post(service, LONG, "return=output")[0] == 200
+            assert get(service, "/health/live")[0] == 200
+            assert workers(service) == first, "no process has ended"
+            if fault == "pipe not read":  # until now
+                os.set_blocking(reader, False)
+                found = os.read(reader, 1 << 16)
+
+                def told_again() -> bool:
+                    nonlocal found
+                    assert post(service, SMALL)[0] == 200
+                    with suppress(BlockingIOError):  # its line comes a moment after its answer
+                        found += os.read(reader, 1 << 16)
+                    return b"were lost" in found
+
+                until(told_again)
+            service.child.send_signal(signal.SIGTERM)
+            assert service.wait(15) == 0
+    if fault != "pipe closed":
+        os.close(reader)
+
+
+def test_a_tokenizer_that_breaks_takes_text_away_and_nothing_else(tmp_path: Path) -> None:
+    shutil.copytree(Path("exported") / "tiny", tmp_path / "tiny")
+    tokenizer = tmp_path / "tiny" / "text" / "tokenizer.json"
+    whole, embeddings = tokenizer.read_text(), samples.npy(np.ones((8, 64), np.float32))
+    with serving(workers="1", models=str(tmp_path), watch_seconds="0.1") as service:
+
+        def of_text() -> int:
+            return httpx.post(
+                f"http://127.0.0.1:{service.port}/attention", json={"text": "abc"}, timeout=20
+            ).status_code
+
+        assert of_text() == 200
+        tokenizer.write_text(whole[: len(whole) // 2])
+        until(lambda: of_text() == 422)
+        assert post(service, embeddings, "model=tiny")[0] == 200
+        assert get(service, "/health/ready")[0] == 200
+        assert not json.loads(get(service, "/models")[1])["models"][0]["takes_text"]
+        assert any("tokenizer.json cannot be read" in line for line in service.output)
+        tokenizer.write_text(whole)
+        until(lambda: of_text() == 200)
 
 
 def test_every_fault_of_the_documentation_is_tested() -> None:
