@@ -17,7 +17,8 @@ from rich.table import Table
 from service import __version__, logs
 from service.app import Service, create_app, device_name
 from service.board import Board
-from service.engine.device import CPU, DeviceError, usable_cores
+from service.engine.cores import usable_cores
+from service.engine.device import CPU, DeviceError
 from service.engine.session import Sessions
 from service.keys import KeysError
 from service.protocol import Protocol

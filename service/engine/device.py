@@ -1,11 +1,10 @@
-"""Where onnxruntime computes: CUDA only where it really works, and how many cores there are."""
+"""Where onnxruntime computes: CUDA only where it really works."""
 
 from __future__ import annotations
 
 import ctypes
 import importlib.util
 import io
-import os
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,22 +106,17 @@ def graph_options(graph: int) -> Any:
     return options
 
 
-def quiet_options() -> Any:
-    """Session options that log nothing: what matters is raised."""
+def quiet_options(threads: int = 1) -> Any:
+    """Session options that log nothing: what matters is raised. Left to itself onnxruntime makes a thread for each core
+    of the machine and binds it there, whether this process may use that core or not, and they spin while they wait.
+    """
     onnxruntime.set_default_logger_severity(4)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return options
-
-
-def usable_cores() -> int:
-    """Cores this process may use: its CPU set, and the quota of its control group."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with suppress(OSError, ValueError):
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        if quota != "max":
-            cores = min(cores, max(1, int(quota) // int(period)))
-    return cores
 
 
 def _cuda_error(driver: ctypes.CDLL, code: int) -> str:

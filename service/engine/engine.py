@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from service.engine.batches import Batches, Entry, Limits
 from service.engine.compute import Compute, Runner
-from service.engine.device import CPU, CUDA, usable_cores
+from service.engine.cores import usable_cores
+from service.engine.device import CPU, CUDA
 from service.engine.inline import Inline
 from service.engine.job import Job, JobResult
 from service.engine.observer import EngineObserver, Unobserved, tell

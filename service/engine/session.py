@@ -55,11 +55,8 @@ class Session:
         self.options = graph_options(NO_GRAPH) if graphs else None
         if graphs:
             provider = replace(provider, options={**provider.options, "enable_cuda_graph": "1"})
-        options = quiet_options()
-        # Parallel runs scale better than parallel operators, and idle threads that spin would take the cores from them.
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        # One unless told otherwise: parallel runs scale better than parallel operators.
+        options = quiet_options(threads)
         options.enable_mem_pattern = False
         # One arena for all sessions (`_share_allocator`): 8 of them took 270 MB instead of 1,142.
         options.add_session_config_entry("session.use_env_allocators", "1")

@@ -8,6 +8,7 @@ import gc
 import logging
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -197,6 +198,61 @@ def test_one_that_fails_among_those_it_shares_a_run_with_fails_alone(sessions: B
                 client.writer.close()
 
     asyncio.run(main())
+
+
+class Still(asyncio.SelectorEventLoop):
+    """An event loop whose clock can be stopped: then no timer ever ends."""
+
+    stopped: float | None = None
+
+    def time(self) -> float:
+        return super().time() if self.stopped is None else self.stopped
+
+
+@pytest.mark.parametrize("body", [SMALL, LONG], ids=["from the socket", "by a worker"])
+def test_who_asks_alone_is_answered_while_time_stands_still(
+    sessions: Breaking, body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LitServe#481: a fixed time was waited for others to share a run with. Here nothing is waited for: neither a timer
+    of the event loop nor, in a worker, anything that ends by itself. The first requests go by way of the framework."""
+    waits: list[float | None] = []
+    wait, sleep = threading.Condition.wait, time.sleep
+
+    def noted(seconds: float | None) -> None:
+        if threading.current_thread().name.startswith("attention-engine"):
+            waits.append(seconds)
+
+    def waited(condition: threading.Condition, timeout: float | None = None) -> bool:
+        noted(timeout)
+        return wait(condition, timeout)
+
+    def slept(seconds: float) -> None:
+        noted(seconds)
+        sleep(seconds)
+
+    monkeypatch.setattr(threading.Condition, "wait", waited)
+    monkeypatch.setattr(time, "sleep", slept)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, Still)
+        async with listening(sessions) as (_, port), Client(port) as client:
+            loop.stopped = loop.time()
+            try:
+                for _ in range(5):
+                    client.send(body)
+                    answer, deadline = asyncio.create_task(client.answer()), time.monotonic() + 20
+                    while not answer.done():
+                        assert time.monotonic() < deadline, "it waits for a time that does not come"
+                        await asyncio.sleep(0)
+                    assert await answer == 200
+            finally:
+                loop.stopped = None
+
+    with asyncio.Runner(loop_factory=Still) as runner:
+        runner.run(main())
+    assert set(waits) <= {None}
+    assert waits or body == SMALL
 
 
 def resident() -> int:

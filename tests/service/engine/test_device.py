@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import os
-
 import pytest
 
-from service.engine.device import CPU, CUDA, DeviceError, Provider, choose, cuda_problem, usable_cores
+from service.engine.device import CPU, CUDA, DeviceError, Provider, choose, cuda_problem
 
 PROBLEM = cuda_problem(Provider(CUDA))
 
@@ -29,7 +27,3 @@ def test_auto_takes_the_cpu_in_silence(capfd: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.skipif(PROBLEM is not None, reason=f"{PROBLEM}")
 def test_cuda_that_works_is_taken_without_tf32() -> None:
     assert choose("auto") == choose("cuda") == Provider(CUDA, {"use_tf32": "0"})
-
-
-def test_no_more_cores_are_used_than_the_process_may() -> None:
-    assert 1 <= usable_cores() <= (os.cpu_count() or 1)
