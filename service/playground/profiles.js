@@ -19,7 +19,7 @@ export function draw(root, { run, settings, hidden }) {
   root.replaceChildren(
     h("p", {
       class: "lead",
-      textContent: `The mean weight that ${headWords(settings.head)} gives to the key at each distance. ${run.causal ? "" : "Left of 0 are keys that come later. "}The dotted line is what equal weights would give.`,
+      textContent: `How far the weight of ${headWords(settings.head)} goes: the share of an average row at each distance, all of which sum to 1. ${run.causal ? "" : "Left of 0 are keys that come later. "}The dotted line is what equal weights would give.`,
     }),
     legendOf(names),
     plot,
@@ -30,7 +30,7 @@ export function draw(root, { run, settings, hidden }) {
       ...profiles.map(({ distances, weights }, i) => ({ name: names[i], xs: distances, ys: weights })),
     ],
     xTitle: "distance: query position less key position",
-    yTitle: "mean weight",
+    yTitle: "share of the weight",
     fromZero: true,
     label: `Distance profiles of ${names.join(", ")}`,
   });
@@ -40,11 +40,14 @@ export function draw(root, { run, settings, hidden }) {
 function profile(run, name, head) {
   const said = run.result(name).profile;
   if (!said) return null;
-  const of = (rows) =>
-    head === "mean"
-      ? said.distances.map((_, i) => rows.reduce((sum, row) => sum + row[i], 0) / rows.length)
-      : rows[head];
-  return { distances: said.distances, weights: of(said.weights), uniform: of(said.uniform) };
+  return { distances: said.distances, weights: ofHead(said.weights, head), uniform: ofHead(said.uniform, head) };
+}
+
+/** Of one number, or one row of numbers, for each head: those of one head, or the mean of all. */
+export function ofHead(rows, head) {
+  if (head !== "mean") return rows[head];
+  if (typeof rows[0] === "number") return rows.reduce((sum, value) => sum + value, 0) / rows.length;
+  return Array.from(rows[0], (_, i) => rows.reduce((sum, row) => sum + row[i], 0) / rows.length);
 }
 
 export function headWords(head) {

@@ -45,6 +45,16 @@ export function body(input) {
   return { type: SAFETENSORS, body: write(arrays) };
 }
 
+/** The same with one vector in place of every token, all of whose components are `component`; without a mask. */
+export function alike(input, width, count, component) {
+  const filled = (shape) => ({ shape, data: new Float32Array(shape[0] * shape[1]).fill(component) });
+  return {
+    queries: filled(input.queries?.shape ?? [count, width]),
+    keys: input.keys ? filled(input.keys.shape) : null,
+    positions: input.positions,
+  };
+}
+
 /** Where a preset is asked for. */
 export function presetPath({ preset, n, d, seed }) {
   const given = Object.entries({ n, d, seed }).filter(([, value]) => value !== null && value !== undefined);

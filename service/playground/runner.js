@@ -135,7 +135,7 @@ export class Runner {
 }
 
 /** Mean weights by distance, and those of uniform rows, [heads][distances]; null where the service found none. */
-function profileOf(name, arrays) {
+export function profileOf(name, arrays) {
   const part = (of) => arrays.get(`${name}/summary/distance_profile/${of}`);
   if (!part("distances")?.data.length) return null;
   const distances = Array.from(part("distances").data, Number);

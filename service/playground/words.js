@@ -6,7 +6,7 @@ export function percent(share) {
   if (!Number.isFinite(share)) return "not a number";
   const value = 100 * share;
   if (value === 0) return "0 %";
-  if (value < 0.01) return `${digits(value)} %`;
+  if (value < 0.001) return `${value.toExponential(1)} %`;
   return `${value >= 99.95 ? Math.round(value) : value.toPrecision(value < 1 ? 2 : 3)} %`;
 }
 

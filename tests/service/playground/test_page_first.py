@@ -39,7 +39,7 @@ def test_nothing_comes_from_elsewhere_and_nothing_is_said_on_the_console(watched
         expect(watched.page.locator(f"#tabpanel-{tab} > *").first).to_be_visible()
     watched.page.locator("#theme").click()
     watched.page.locator("#tab-positions").click()
-    expect(watched.page.locator("#tabpanel-positions .chart path")).to_have_count(4)
+    expect(watched.page.locator("#tabpanel-positions .chart").first.locator("path.line")).to_have_count(4)
     watched.rested()
     assert watched.foreign == []
     assert watched.said == []
@@ -107,7 +107,9 @@ def test_the_theme_changes_the_page_but_no_cell(browser: Browser, address: str) 
         assert np.array_equal(one, other)
 
 
-@pytest.mark.parametrize(("theme", "tabs"), [("light", ("about", "metrics", "table")), ("dark", ("about", "pairs"))])
+@pytest.mark.parametrize(
+    ("theme", "tabs"), [("light", ("about", "metrics", "table", "positions")), ("dark", ("about", "pairs"))]
+)
 def test_axe_finds_nothing_serious(browser: Browser, address: str, theme: str, tabs: tuple[str, ...]) -> None:
     watched = Watched.new(browser, address, color_scheme=theme, bypass_csp=True)  # axe is put into the page
     watched.open("#mask=causal&tab=about")
@@ -116,6 +118,7 @@ def test_axe_finds_nothing_serious(browser: Browser, address: str, theme: str, t
     for tab in tabs:
         page.locator(f"#tab-{tab}").click()
         expect(page.locator(f"#tabpanel-{tab} > *").first).to_be_visible()
+        watched.drawn()
         _check(watched)
     page.locator("#add").click()
     expect(page.locator("#picker-list li").first).to_be_visible()

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from jaxtyping import Float64
 from playwright.sync_api import Browser, Locator, expect
+from transformers.models.t5.modeling_t5 import T5Attention
 
 from service.pictures.colours import HATCH, MASKED, NAN, SIGNED, WHITE, Scale
 from tests.service.playground.browser import Watched
@@ -324,7 +327,8 @@ def test_the_metrics_shown_are_the_services(watched: Watched, tmp_path: Path) ->
 def test_what_position_does_is_probed_with_the_input_that_is_shown(watched: Watched) -> None:
     watched.open("#enc=alibi,sinusoidal&preset=random&n=32&h=2&tab=positions")
     root = watched.page.locator("#tabpanel-positions")
-    expect(root.locator(".chart path")).to_have_count(2)
+    curves = root.locator(".chart").first
+    expect(curves.locator("path.line")).to_have_count(2)
     alibi, sinusoidal = root.locator("tbody tr").all()
     share, chance, near, far, order = alibi.locator("td").all_text_contents()
     assert float(share.rstrip("% ")) > 2 * float(chance.rstrip("% "))
@@ -332,12 +336,51 @@ def test_what_position_does_is_probed_with_the_input_that_is_shown(watched: Watc
     assert float(order.removesuffix(" bits")) > 0
     assert float(sinusoidal.locator("td").nth(2).text_content().removesuffix(" bits")) > 0  # type: ignore[union-attr]
     # ALiBi's curve is a straight line on either side, as far down at -31 as at 31.
-    path = root.locator(".chart path").first.get_attribute("d")
-    assert path is not None
-    points = np.array(re.findall(r"[ML]([\d.]+) ([\d.]+)", path), float)
+    points = _points(curves.locator("path.line").first)
     assert len(points) == 63
     assert points[0, 1] == pytest.approx(points[-1, 1], abs=0.3)
     assert np.ptp(np.diff(points[31:, 1])) < 0.4
+
+
+def test_curves_of_position_alone_have_what_papers_say_and_what_softmax_makes_of_them(watched: Watched) -> None:
+    """ALiBi's dots lie on its line, T5's marks where transformers begins a bucket; weights are those of float64."""
+    n, head = 32, 2
+    watched.open(f"#enc=alibi,t5,rope&preset=random&n={n}&h={head}&mask=causal&tab=positions")
+    scores, weights = watched.page.locator("#tabpanel-positions .chart").all()
+    expect(watched.page.locator("#tabpanel-positions .chart-legend li")).to_have_text(["alibi", "t5", "rope"])
+    said = watched.page.locator("#tabpanel-positions .papers li")
+    expect(said).to_contain_text(
+        ["ALiBi slopes (formula; dots)", "T5 buckets (steps; marks", "RoPE bound (upper bound;"]
+    )
+
+    line = _points(scores.locator("path.line").first)
+    dots = scores.locator('[data-kind="formula"] circle')
+    places = dots.evaluate_all("(all) => all.map((one) => [one.cx.baseVal.value, one.cy.baseVal.value])")
+    assert len(places) > 10
+    for x, y in places:
+        assert np.interp(x, line[:, 0], line[:, 1]) == pytest.approx(y, abs=0.2)
+
+    unit = np.ptp(line[:, 0]) / (n - 1)
+    marks = scores.locator('[data-kind="steps"] line').evaluate_all("(all) => all.map((one) => one.x1.baseVal.value)")
+    buckets = T5Attention._relative_position_bucket(
+        -torch.arange(n), bidirectional=False, num_buckets=32, max_distance=128
+    )
+    assert [round((x - line[0, 0]) / unit) for x in marks] == [d for d in range(1, n) if buckets[d] != buckets[d - 1]]
+
+    expect(weights.locator("path.line")).to_have_count(4)  # and that of equal weights
+    found = _points(weights.locator("path.line.hue-0"))[:, 1]
+    foot = weights.evaluate("(svg) => svg.height.baseVal.value") - 40
+    rows = [np.exp(-(2.0 ** -(head + 1)) * np.arange(q + 1)) for q in range(n)]  # by distance
+    # Over all rows that see two keys or more.
+    expected = [sum(row[d] / row.sum() for row in rows[1:] if len(row) > d) / (n - 1) for d in range(n)]
+    assert (foot - found) / (foot - found[0]) == pytest.approx(np.array(expected) / expected[0], abs=0.005)
+
+
+def _points(line: Locator) -> Float64[np.ndarray, "points 2"]:
+    """Of a path in a chart, in its pixels."""
+    path = line.get_attribute("d")
+    assert path is not None
+    return np.array(re.findall(r"[ML]([\d.]+) ([\d.]+)", path), float)
 
 
 def test_parameters_are_edited_and_a_variant_stands_beside_the_original(watched: Watched) -> None:
