@@ -1336,6 +1336,13 @@ def _awaited(
 
 
 def _headers(api_key: str | None, headers: Mapping[str, str] | None) -> dict[str, str]:
+    """Raises ValueError, which does not tell the key, where no header can hold it."""
+    wrong = next((i for i, one in enumerate(api_key or "") if not "!" <= one <= "~"), None)
+    if wrong is not None:
+        raise ValueError(
+            f"an API key is letters, digits and signs of ASCII, and character {wrong + 1} of the {len(api_key or '')} "
+            "that came is none of them; does it end in a line break?"
+        )
     return ({} if api_key is None else {"Authorization": f"Bearer {api_key}"}) | dict(headers or {})
 
 
@@ -1358,7 +1365,7 @@ class Client:
     ) -> None:
         """`timeout` is in seconds, for connecting and for each wait for bytes. What is refused for lack of room (429,
         503), or never arrived, is tried again up to `retries` times, with at most `longest_wait` seconds in between.
-        `api_key` is sent with every request, to a service that asks for one.
+        `api_key` is sent with every request, to a service that asks for one. Raises ValueError where it can be none.
         """
         self.url = url
         self._patience = Patience(retries, longest_wait, clock, jitter)

@@ -30,13 +30,13 @@ Exit codes:
 _DAY = 86_400.0
 
 
-def ask(url: str | None, question: Question[T], doing: str) -> T:
-    """The answer to a question that is put to the service at `url`, None for one inside this process. What goes wrong
-    ends the command with one of the exit codes above. `doing` is shown meanwhile.
+def ask(url: str | None, api_key: str | None, question: Question[T], doing: str) -> T:
+    """The answer to a question that is put to the service at `url`, None for one inside this process, which asks for
+    no key. What goes wrong ends the command with one of the exit codes above. `doing` is shown meanwhile.
     """
     try:
         with working(doing):
-            return asyncio.run(_answer(url, question))
+            return asyncio.run(_answer(url, api_key, question))
     except Refused as error:
         fail(str(error), REFUSED)
     except (Busy, Unreachable) as error:
@@ -47,8 +47,12 @@ def ask(url: str | None, question: Question[T], doing: str) -> T:
         fail(str(error), MISUSE)
 
 
-async def _answer(url: str | None, question: Question[T]) -> T:
-    async with AsyncClient(url, timeout=600.0, retries=2) if url is not None else _inside() as client:
+async def _answer(url: str | None, api_key: str | None, question: Question[T]) -> T:
+    try:
+        there = None if url is None else AsyncClient(url, timeout=600.0, retries=2, api_key=api_key)
+    except ValueError as error:
+        fail(str(error), MISUSE)
+    async with there or _inside() as client:
         return await question(client)
 
 

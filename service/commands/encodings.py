@@ -22,13 +22,13 @@ ATTENTION_MODELS=exported:/srv/models python -m service encodings
 EPILOG = options.epilog(EXAMPLES)
 
 
-def encodings(as_json: options.AsJson = False, url: options.Url = None) -> None:
+def encodings(as_json: options.AsJson = False, url: options.Url = None, api_key: options.ApiKey = None) -> None:
     """List the models and encodings that would be served, and what is wrong with those that would not.
 
     With --url, those that a running service has.
     """
     console = output()
-    models, listed = _catalogue() if url is None else ask(url, _listed, "asking")
+    models, listed = _catalogue() if url is None else ask(url, api_key, _listed, "asking")
     if as_json:
         sys.stdout.write(json.dumps({"models": models, "encodings": listed}) + "\n")
         return

@@ -38,6 +38,7 @@ def compare_matrices(
     as_json: options.AsJson = False,
     csv: options.Csv = None,
     url: options.Url = None,
+    api_key: options.ApiKey = None,
 ) -> None:
     """Summarise attention matrices that you have, and compare the others with the first.
 
@@ -54,7 +55,7 @@ def compare_matrices(
             named, metrics=metrics, causal=causal, sinks=sinks or None, tolerance=tolerance
         )
 
-    found = ask(url, question, "comparing")
+    found = ask(url, api_key, question, "comparing")
     records = found.records()
     try:
         metric_tables.to_file(records, csv)

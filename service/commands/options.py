@@ -14,6 +14,15 @@ Url = Annotated[
     str | None,
     typer.Option(metavar="URL", help=f"Ask the service that runs there, {URL} say, not one inside this process."),
 ]
+ApiKey = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KEY",
+        envvar="API_KEY",
+        show_envvar=True,
+        help="For a service at --url that asks for one. In the environment other users of the machine cannot see it.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="The service's own answer, as JSON.")]
 Csv = Annotated[
     str | None, typer.Option("--csv", metavar="FILE", help="Write every metric of every head; - is standard output.")

@@ -65,6 +65,7 @@ def probe(
     seed: Annotated[int | None, typer.Option(help="Of order-gap and of random numbers.")] = None,
     as_json: options.AsJson = False,
     url: options.Url = None,
+    api_key: options.ApiKey = None,
 ) -> None:
     """What position does under one encoding or several, found out by changing the input.
 
@@ -96,7 +97,7 @@ def probe(
             about["x"] = await client.preset(preset or PRESET, n=n, d=d)
         return await client.probe(**about, **asked)
 
-    answer = ask(url, question, f"probing with {source or preset or PRESET}")
+    answer = ask(url, api_key, question, f"probing with {source or preset or PRESET}")
     if as_json:
         sys.stdout.write(json.dumps(answer) + "\n")
         return

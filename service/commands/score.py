@@ -66,6 +66,7 @@ def score(
     npz: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the arrays, for numpy.load.")] = None,
     zoom: Annotated[int | None, typer.Option(min=1, max=4, help="Pixels to each point of the picture.")] = None,
     url: options.Url = None,
+    api_key: options.ApiKey = None,
 ) -> None:
     """Who attends to whom under one encoding or several: metrics, comparisons, heat maps.
 
@@ -111,7 +112,7 @@ def score(
             answers.png = await client.picture(**everything, zoom=zoom, returns="weights")
         return answers
 
-    answers = ask(url, question, f"scoring {source or preset or 'the text'}")
+    answers = ask(url, api_key, question, f"scoring {source or preset or 'the text'}")
     _write(answers, csv, png, npz)
     if as_json:
         sys.stdout.write(answers.json + "\n")
