@@ -12,16 +12,11 @@ def bert(tensors: Tensors, config: Config, index: int) -> Layer:
     """BERT, RoBERTa, XLM-RoBERTa, CamemBERT, ELECTRA."""
     width, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
     attention = f"encoder.layer.{index}.attention.self"
-    return Layer(
-        width=width,
-        heads=heads,
-        key_heads=heads,
-        head_dim=width // heads,
-        query=tensors.linear(f"{attention}.query", width, width),
-        key=tensors.linear(f"{attention}.key", width, width),
-        value=tensors.linear(f"{attention}.value", width, width),
-        positional=Positional(NoEncoding()),
-        scale=(width // heads) ** -0.5,
+    return Layer.ungrouped(
+        width,
+        heads,
+        tensors.three(attention, ("query", "key", "value"), width, width),
+        Positional(NoEncoding()),
         causal=config.flag("is_decoder"),
         embedding=_embedding(tensors, config) if index == 0 else None,
         notes=_notes(config),
@@ -31,16 +26,11 @@ def bert(tensors: Tensors, config: Config, index: int) -> Layer:
 def distilbert(tensors: Tensors, config: Config, index: int) -> Layer:
     width, heads = config.whole("dim", "hidden_size"), config.whole("n_heads", "num_attention_heads")
     attention = f"transformer.layer.{index}.attention"
-    return Layer(
-        width=width,
-        heads=heads,
-        key_heads=heads,
-        head_dim=width // heads,
-        query=tensors.linear(f"{attention}.q_lin", width, width),
-        key=tensors.linear(f"{attention}.k_lin", width, width),
-        value=tensors.linear(f"{attention}.v_lin", width, width),
-        positional=Positional(NoEncoding()),
-        scale=(width // heads) ** -0.5,
+    return Layer.ungrouped(
+        width,
+        heads,
+        tensors.three(attention, ("q_lin", "k_lin", "v_lin"), width, width),
+        Positional(NoEncoding()),
         embedding=_embedding(tensors, config) if index == 0 else None,
     )
 

@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from models.checkpoints.layer import Projection
-
-Three = tuple[Projection, Projection, Projection]
+from models.checkpoints.layer import Projection, Three
 
 
 def stacked(whole: Projection, heads: int, key_heads: int, head_dim: int) -> Three:

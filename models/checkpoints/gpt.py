@@ -25,20 +25,15 @@ def gpt2(tensors: Tensors, config: Config, index: int) -> Layer:
     name = f"h.{index}.attn.c_attn"
     # Its modules multiply from the right: [width, 3 width].
     whole = Projection(tensors.shaped((width, 3 * width), f"{name}.weight").T, tensors.get(f"{name}.bias"))
-    query, key, value = stacked(whole, heads, heads, width // heads)
     scale = (width // heads) ** -0.5 if config.flag("scale_attn_weights", default=True) else 1.0
     if config.flag("scale_attn_by_inverse_layer_idx"):
         scale /= index + 1
     norm = tensors.layer_norm(f"h.{index}.ln_1", config.number("layer_norm_epsilon", default=1e-5))
-    return Layer(
-        width=width,
-        heads=heads,
-        key_heads=heads,
-        head_dim=width // heads,
-        query=query,
-        key=key,
-        value=value,
-        positional=Positional(NoEncoding()),
+    return Layer.ungrouped(
+        width,
+        heads,
+        stacked(whole, heads, heads, width // heads),
+        Positional(NoEncoding()),
         scale=scale,
         norm=norm,
         causal=True,
@@ -50,17 +45,11 @@ def gpt_neox(tensors: Tensors, config: Config, index: int) -> Layer:
     width, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
     layer = f"layers.{index}"
     whole = tensors.linear(f"{layer}.attention.query_key_value", 3 * width, width)
-    query, key, value = by_head(whole, heads, width // heads)
-    return Layer(
-        width=width,
-        heads=heads,
-        key_heads=heads,
-        head_dim=width // heads,
-        query=query,
-        key=key,
-        value=value,
-        positional=rotary(config, width // heads).positional,
-        scale=(width // heads) ** -0.5,
+    return Layer.ungrouped(
+        width,
+        heads,
+        by_head(whole, heads, width // heads),
+        rotary(config, width // heads).positional,
         norm=tensors.layer_norm(f"{layer}.input_layernorm", config.number("layer_norm_eps", default=1e-5)),
         causal=True,
     )
@@ -73,16 +62,11 @@ def gptj(tensors: Tensors, config: Config, index: int) -> Layer:
             f"the configuration of {config.name} has no rotary_dim, so how far its heads turn is open"
         )
     layer = f"h.{index}"
-    return Layer(
-        width=width,
-        heads=heads,
-        key_heads=heads,
-        head_dim=width // heads,
-        query=tensors.linear(f"{layer}.attn.q_proj", width, width),
-        key=tensors.linear(f"{layer}.attn.k_proj", width, width),
-        value=tensors.linear(f"{layer}.attn.v_proj", width, width),
-        positional=rotary(config, width // heads).positional,
-        scale=(width // heads) ** -0.5,
+    return Layer.ungrouped(
+        width,
+        heads,
+        tensors.three(f"{layer}.attn", ("q_proj", "k_proj", "v_proj"), width, width),
+        rotary(config, width // heads).positional,
         norm=tensors.layer_norm(f"{layer}.ln_1", config.number("layer_norm_epsilon", default=1e-5)),
         causal=True,
     )
@@ -93,17 +77,11 @@ def bloom(tensors: Tensors, config: Config, index: int) -> Layer:
     heads = config.whole("n_head", "num_attention_heads")
     layer = f"h.{index}"
     whole = tensors.linear(f"{layer}.self_attention.query_key_value", 3 * width, width)
-    query, key, value = by_head(whole, heads, width // heads)
-    return Layer(
-        width=width,
-        heads=heads,
-        key_heads=heads,
-        head_dim=width // heads,
-        query=query,
-        key=key,
-        value=value,
-        positional=Positional(ALiBi()),
-        scale=(width // heads) ** -0.5,
+    return Layer.ungrouped(
+        width,
+        heads,
+        by_head(whole, heads, width // heads),
+        Positional(ALiBi()),
         norm=tensors.layer_norm(f"{layer}.input_layernorm", config.number("layer_norm_epsilon", default=1e-5)),
         causal=True,
     )
@@ -117,16 +95,11 @@ def mpt(tensors: Tensors, config: Config, index: int) -> Layer:
     largest = attention.number("alibi_bias_max", default=PUBLISHED)
     layer = f"blocks.{index}"
     whole = tensors.linear(f"{layer}.attn.Wqkv", 3 * width, width)
-    query, key, value = stacked(whole, heads, heads, width // heads)
-    return Layer(
-        width=width,
-        heads=heads,
-        key_heads=heads,
-        head_dim=width // heads,
-        query=query,
-        key=key,
-        value=value,
-        positional=Positional(mpt_alibi(heads, largest)),
+    return Layer.ungrouped(
+        width,
+        heads,
+        stacked(whole, heads, heads, width // heads),
+        Positional(mpt_alibi(heads, largest)),
         scale=attention.number("softmax_scale", default=(width // heads) ** -0.5),
         norm=tensors.layer_norm(f"{layer}.norm_1", config.number("layer_norm_epsilon", default=1e-5)),
         clip=attention.number("clip_qkv") if attention.value("clip_qkv") else None,

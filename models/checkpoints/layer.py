@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Literal
+from typing import Literal, TypedDict, Unpack
 
 from jaxtyping import Float
 from torch import Tensor
@@ -33,6 +33,10 @@ class Projection:
 
     weight: Float[Tensor, "out width"]
     bias: Float[Tensor, " out"] | None = None
+
+
+Three = tuple[Projection, Projection, Projection]
+"""Of queries, of keys, of values."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,17 @@ class Positional:
         return self.encoding.card.id
 
 
+class Besides(TypedDict, total=False):
+    """What only some layers have, by `Layer`'s names."""
+
+    norm: Norm | None
+    clip: float | None
+    causal: bool
+    window: Window | None
+    embedding: Embedding | None
+    notes: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Layer:
     """Queries, keys and values from hidden states [tokens, width], and how they become scores.
@@ -107,6 +122,32 @@ class Layer:
     embedding: Embedding | None = None
     notes: tuple[str, ...] = ()
     """What a reader must know besides: how the layer differs from what is served."""
+
+    @classmethod
+    def ungrouped(
+        cls,
+        width: int,
+        heads: int,
+        projections: Three,
+        positional: Positional,
+        scale: float | None = None,
+        **besides: Unpack[Besides],
+    ) -> Layer:
+        """A layer whose query heads have a key head each; `scale` is 1/sqrt(head_dim) unless it is given."""
+        query, key, value = projections
+        head_dim = query.weight.shape[0] // heads
+        return cls(
+            width=width,
+            heads=heads,
+            key_heads=heads,
+            head_dim=head_dim,
+            query=query,
+            key=key,
+            value=value,
+            positional=positional,
+            scale=head_dim**-0.5 if scale is None else scale,
+            **besides,
+        )
 
     def tensors(self) -> Iterator[Tensor]:
         """All of its weights, in a fixed order."""

@@ -27,15 +27,11 @@ def t5(tensors: Tensors, config: Config, index: int) -> Layer:
         f"encoder.block.{block}.layer.0.SelfAttention.relative_attention_bias.weight" for block in (index, 0)
     )
     bias = tensors.get(own, shared)
-    return Layer(
-        width=width,
-        heads=heads,
-        key_heads=heads,
-        head_dim=head_dim,
-        query=tensors.linear(f"{layer}.SelfAttention.q", rows, width),
-        key=tensors.linear(f"{layer}.SelfAttention.k", rows, width),
-        value=tensors.linear(f"{layer}.SelfAttention.v", rows, width),
-        positional=Positional(
+    return Layer.ungrouped(
+        width,
+        heads,
+        tensors.three(f"{layer}.SelfAttention", ("q", "k", "v"), rows, width),
+        Positional(
             T5(),
             {"max_distance": config.whole("relative_attention_max_distance", default=128)},
             {"bias": bias},
@@ -59,16 +55,11 @@ def mpnet(tensors: Tensors, config: Config, index: int) -> Layer:
         "learned is not written: MPNet's first layer has learned positions and a relative bias at once, and takes "
         "hidden states that carry the former"
     )
-    return Layer(
-        width=width,
-        heads=heads,
-        key_heads=heads,
-        head_dim=width // heads,
-        query=tensors.linear(f"{attention}.q", width, width),
-        key=tensors.linear(f"{attention}.k", width, width),
-        value=tensors.linear(f"{attention}.v", width, width),
-        positional=Positional(T5(), {"max_distance": 128}, {"bias": bias}),
-        scale=(width // heads) ** -0.5,
+    return Layer.ungrouped(
+        width,
+        heads,
+        tensors.three(attention, ("q", "k", "v"), width, width),
+        Positional(T5(), {"max_distance": 128}, {"bias": bias}),
         notes=(notes,) if index == 0 else (),
     )
 
@@ -90,7 +81,8 @@ def deberta(tensors: Tensors, config: Config, index: int) -> Layer:
         keys = tensors.linear(f"{attention}.pos_proj", width, width) if "c2p" in terms else None
         queries = tensors.linear(f"{attention}.pos_q_proj", width, width) if "p2c" in terms else None
         positional = Positional(_distances(table, keys, queries, heads))
-    return _deberta_layer(width, heads, (query, key, value), positional, len(terms))
+    scale = (query.weight.shape[0] // heads * (1 + len(terms))) ** -0.5
+    return Layer.ungrouped(width, heads, (query, key, value), positional, scale)
 
 
 def deberta_v2(tensors: Tensors, config: Config, index: int) -> Layer:
@@ -99,7 +91,7 @@ def deberta_v2(tensors: Tensors, config: Config, index: int) -> Layer:
     head_dim = config.whole("attention_head_size", default=width // heads)
     rows = heads * head_dim
     attention = f"encoder.layer.{index}.attention.self"
-    query, key, value = (tensors.linear(f"{attention}.{part}_proj", rows, width) for part in ("query", "key", "value"))
+    query, key, value = tensors.three(attention, ("query_proj", "key_proj", "value_proj"), rows, width)
     terms = _terms(config)
     positional = Positional(NoEncoding())
     if config.flag("relative_attention"):
@@ -121,7 +113,8 @@ def deberta_v2(tensors: Tensors, config: Config, index: int) -> Layer:
         keys, queries = keys if "c2p" in terms else None, queries if "p2c" in terms else None
         scalars: dict[str, Value] = {"buckets": buckets, "max_position": furthest} if buckets else {}
         positional = Positional(_distances(table, keys, queries, heads), scalars)
-    return _deberta_layer(width, heads, (query, key, value), positional, len(terms))
+    scale = (query.weight.shape[0] // heads * (1 + len(terms))) ** -0.5
+    return Layer.ungrouped(width, heads, (query, key, value), positional, scale)
 
 
 def _terms(config: Config) -> set[str]:
@@ -160,24 +153,6 @@ def _double(tensor: Tensor | None) -> Tensor | None:
     return None if tensor is None else tensor.double()
 
 
-def _deberta_layer(
-    width: int, heads: int, projections: tuple[Projection, Projection, Projection], positional: Positional, terms: int
-) -> Layer:
-    query, key, value = projections
-    head_dim = query.weight.shape[0] // heads
-    return Layer(
-        width=width,
-        heads=heads,
-        key_heads=heads,
-        head_dim=head_dim,
-        query=query,
-        key=key,
-        value=value,
-        positional=positional,
-        scale=(head_dim * (1 + terms)) ** -0.5,
-    )
-
-
 def xlnet(tensors: Tensors, config: Config, index: int) -> Layer:
     """Transformer-XL's four terms; segments, which add a fifth where a request has them, are left out."""
     width, heads = config.whole("d_model"), config.whole("n_head")
@@ -199,16 +174,11 @@ def xlnet(tensors: Tensors, config: Config, index: int) -> Layer:
         "v": tensors.shaped((heads, head_dim), f"{attention}.r_r_bias"),
         "w": projection("r"),
     }
-    return Layer(
-        width=width,
-        heads=heads,
-        key_heads=heads,
-        head_dim=head_dim,
-        query=by_rows("q"),
-        key=by_rows("k"),
-        value=by_rows("v"),
-        positional=Positional(TransformerXL(), {}, arrays),
-        scale=head_dim**-0.5,
+    return Layer.ungrouped(
+        width,
+        heads,
+        (by_rows("q"), by_rows("k"), by_rows("v")),
+        Positional(TransformerXL(), {}, arrays),
         causal=config.value("attn_type") == "uni",
         notes=("segments are left out: the attention is that of a text without token_type_ids",),
     )

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from models.checkpoints.errors import CheckpointError, nearest, some
-from models.checkpoints.layer import Norm, Projection
+from models.checkpoints.layer import Norm, Projection, Three
 
 
 class Source(Protocol):
@@ -91,6 +91,11 @@ class Tensors:
         """`name.weight` [out, width], and `name.bias` where there is one."""
         weight = self.shaped((out, width), f"{name}.weight")
         return Projection(weight, self.shaped((out,), f"{name}.bias") if self.has(f"{name}.bias") else None)
+
+    def three(self, module: str, names: tuple[str, str, str], out: int, width: int) -> Three:
+        """`linear` of the queries, keys and values of a module, by their names within it."""
+        query, key, value = (self.linear(f"{module}.{name}", out, width) for name in names)
+        return query, key, value
 
     def layer_norm(self, name: str, epsilon: float) -> Norm:
         """By today's names or by TensorFlow's, which old checkpoints have."""

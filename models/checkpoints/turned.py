@@ -15,16 +15,11 @@ def roformer(tensors: Tensors, config: Config, index: int) -> Layer:
     width, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
     attention = f"encoder.layer.{index}.attention.self"
     notes = ("its values turn too (rotary_value): attention is right, output is not",)
-    return Layer(
-        width=width,
-        heads=heads,
-        key_heads=heads,
-        head_dim=width // heads,
-        query=tensors.linear(f"{attention}.query", width, width),
-        key=tensors.linear(f"{attention}.key", width, width),
-        value=tensors.linear(f"{attention}.value", width, width),
-        positional=rotary(config, width // heads).positional,
-        scale=(width // heads) ** -0.5,
+    return Layer.ungrouped(
+        width,
+        heads,
+        tensors.three(attention, ("query", "key", "value"), width, width),
+        rotary(config, width // heads).positional,
         causal=config.flag("is_decoder"),
         notes=notes if config.flag("rotary_value") else (),
     )
@@ -42,18 +37,12 @@ def modernbert(tensors: Tensors, config: Config, index: int) -> Layer:
         raise CheckpointError(f"layer {index} of {config.name} has attention of type {kind}, which is not served here")
     half = config.whole("local_attention", default=128) // 2
     layer = f"layers.{index}"
-    query, key, value = stacked(tensors.linear(f"{layer}.attn.Wqkv", 3 * width, width), heads, heads, width // heads)
     epsilon = config.number("norm_eps", default=1e-5)
-    return Layer(
-        width=width,
-        heads=heads,
-        key_heads=heads,
-        head_dim=width // heads,
-        query=query,
-        key=key,
-        value=value,
-        positional=rotary(config, width // heads, kind).positional,
-        scale=(width // heads) ** -0.5,
+    return Layer.ungrouped(
+        width,
+        heads,
+        stacked(tensors.linear(f"{layer}.attn.Wqkv", 3 * width, width), heads, heads, width // heads),
+        rotary(config, width // heads, kind).positional,
         norm=tensors.layer_norm(f"{layer}.attn_norm", epsilon) if index else None,
         window=Window(half, half) if kind == SLIDING else None,
     )
@@ -70,20 +59,15 @@ def nomic_bert(tensors: Tensors, config: Config, index: int) -> Layer:
     if config.value("rotary_scaling_factor") is not None:
         raise CheckpointError(f"{config.name} scales its rotation (rotary_scaling_factor), which is not read here")
     if tensors.has(f"{fused}.weight"):
-        query, key, value = stacked(tensors.linear(fused, 3 * rows, width), heads, heads, head_dim)
+        projections = stacked(tensors.linear(fused, 3 * rows, width), heads, heads, head_dim)
     else:
-        query, key, value = (tensors.linear(f"{attention}.{part}_proj", rows, width) for part in "qkv")
+        projections = tensors.three(attention, ("q_proj", "k_proj", "v_proj"), rows, width)
     turning = dict(config.values)
     if config.value("rotary_emb_fraction") is not None:
         turning["partial_rotary_factor"] = config.number("rotary_emb_fraction")
-    return Layer(
-        width=width,
-        heads=heads,
-        key_heads=heads,
-        head_dim=head_dim,
-        query=query,
-        key=key,
-        value=value,
-        positional=rotary(Config(turning, config.name), head_dim).positional,
-        scale=head_dim**-0.5,
+    return Layer.ungrouped(
+        width,
+        heads,
+        projections,
+        rotary(Config(turning, config.name), head_dim).positional,
     )
