@@ -396,6 +396,10 @@ def _pair(scores: _File, tables: _File) -> Encoding:
     unknown = [name for name in encoding.switches if encoding.parameter(name) is None]
     if unknown:
         raise FileError(f"its switches {unknown} are none of its parameters")
+    ordered = {name for order in encoding.orders for name in (order.less, order.more)}
+    unknown = sorted(ordered - {one.name for one in encoding.parameters if one.kind in ("number", "integer")})
+    if unknown:
+        raise FileError(f"its orders are of {unknown}, which are none of its numbers")
     rows_of = encoding.positions.rows_of
     if rows_of is not None and encoding.parameter(rows_of) is None:
         raise FileError(f"its positions are rows of {rows_of!r}, which is none of its parameters")

@@ -109,6 +109,15 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
+class Order:
+    """Two number parameters of which `less` must be less than `more`, or where not `strict` at most as much."""
+
+    less: str
+    more: str
+    strict: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class PositionRules:
     """Which positions an encoding takes. `rows_of` names the array parameter that holds one row for each position."""
 
@@ -163,6 +172,7 @@ class Encoding:
     conventions: Mapping[str, str] = field(default_factory=dict)
     terms: tuple[Term, ...] = ()
     parameters: tuple[Parameter, ...] = ()
+    orders: tuple[Order, ...] = ()
     fixed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Shapes of the arrays that other models take as parameters and that are part of this one."""
     switches: tuple[str, ...] = ()

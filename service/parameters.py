@@ -15,7 +15,7 @@ import numpy as np
 from service.arrays import DefaultArrays
 from service.cache import Cache
 from service.catalogue import Model
-from service.encoding import Encoding, Initial, Parameter, Size
+from service.encoding import Encoding, Initial, Order, Parameter, Size
 from service.errors import InvalidInput, ParameterOutOfRange, PayloadTooLarge, UnknownName
 from service.instance import Instance
 from service.words import figure
@@ -215,6 +215,8 @@ class Parameters:
                 if parameter.initial is not None:
                     report[name] = {"shape": list(shape), "source": f"default: {initial}"}
                 digest.update(f"{name}={initial!r}{shape};".encode())
+        for order in encoding.orders:
+            _check_order(order, report, owner, given.pointers)
         report |= {name: {"shape": list(shape), "source": "model"} for name, shape in encoding.fixed.items()}
         elements = sum(prod(shape) for _, shape in defaults.values())
         switches = tuple(name for name in encoding.switches if name in report)
@@ -401,6 +403,20 @@ def _check_range(parameter: Parameter, dotted: str, number: float, pointer: str 
     )
     raise ParameterOutOfRange(
         f"{dotted} is {figure(number)}; allowed: {allowed}", pointer=pointer, minimum=low, maximum=high
+    )
+
+
+def _check_order(order: Order, values: Mapping[str, Any], owner: str, pointers: Mapping[str, str]) -> None:
+    less, more = values[order.less], values[order.more]
+    if less < more or (less == more and not order.strict):
+        return
+    blamed, other, allowed = order.more, order.less, "more than" if order.strict else "at least"
+    if pointers.get(order.less) and not pointers.get(order.more):
+        blamed, other, allowed = order.less, order.more, "less than" if order.strict else "at most"
+    raise ParameterOutOfRange(
+        f"{owner}.{blamed} is {figure(values[blamed])}; allowed: {allowed} {owner}.{other}, which is "
+        f"{figure(values[other])}" + ("" if pointers.get(other) else " by default"),
+        pointer=pointers.get(blamed),
     )
 
 

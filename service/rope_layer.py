@@ -140,10 +140,8 @@ class Layer:
 
     def _yarn(self) -> None:
         self._scaled_lengths()
-        fast, slow = self._or_default("beta_fast", 32.0), self._or_default("beta_slow", 1.0)
-        if fast < slow:
-            message = f"is {shown(fast)}, less than beta_slow, {shown(slow)}: the ramp runs backwards"
-            self.keys.remark("contradiction", self.rope.key("beta_fast"), message)
+        self._or_default("beta_fast", 32.0)
+        self._or_default("beta_slow", 1.0)
         truncate = self.keys.take("truncate", (self.rope,), "truncate")
         if truncate is None:
             self.keys.absent(self.rope, "truncate", "true was taken")
@@ -186,10 +184,8 @@ class Layer:
 
     def _llama3(self) -> None:
         self._scaled_lengths(free=True)
-        low, high = self._or_default("low_freq_factor", 1.0), self._or_default("high_freq_factor", 4.0)
-        if high <= low:
-            message = f"is {shown(high)}, not more than low_freq_factor, {shown(low)}"
-            self.keys.remark("contradiction", self.rope.key("high_freq_factor"), message)
+        self._or_default("low_freq_factor", 1.0)
+        self._or_default("high_freq_factor", 4.0)
 
     def _proportional(self) -> None:
         found = self.keys.take("proportion", self.rope_first, *FRACTION)
@@ -384,13 +380,11 @@ class Layer:
             self._missing(name)
         self._give(name, found.number(), found)
 
-    def _or_default(self, name: str, default: float) -> float:
+    def _or_default(self, name: str, default: float) -> None:
         found = self.keys.take(name, (self.rope,), name)
         if found is None:
             self.keys.absent(self.rope, name, f"{shown(default)} was taken")
-        value = default if found is None else found.number()
-        self._give(name, value, found)
-        return value
+        self._give(name, default if found is None else found.number(), found)
 
     def _missing(self, name: str) -> NoReturn:
         raise InvalidInput(

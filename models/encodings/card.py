@@ -68,6 +68,17 @@ class Term:
 
 
 @dataclass(frozen=True)
+class Order:
+    """Two number parameters without which the formula means nothing unless `less` is less than `more`, or where not
+    `strict` at most as much.
+    """
+
+    less: str
+    more: str
+    strict: bool = True
+
+
+@dataclass(frozen=True)
 class PositionRule:
     """Which positions an encoding takes. `rows_of` names the parameter table whose rows bound the largest position."""
 
@@ -107,6 +118,7 @@ class Card:
     terms: tuple[Term, ...]
     conventions: Mapping[str, str]
     parameters: tuple[Parameter, ...] = ()
+    orders: tuple[Order, ...] = ()
     aliases: tuple[str, ...] = ()
     positions: PositionRule = PositionRule()
     invariants: Invariants = Invariants()
@@ -119,5 +131,7 @@ class Card:
         """The card as JSON-able metadata, in the exported files' spelling."""
         card = asdict(self)
         card["encoding"] = card.pop("id")
+        if not self.orders:
+            del card["orders"]
         card["formula"] = {"plain": card.pop("plain"), "latex": card.pop("latex")}
         return card

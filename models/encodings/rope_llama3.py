@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from models.encodings.card import Card, Invariants, Paper, Parameter
+from models.encodings.card import Card, Invariants, Order, Paper, Parameter
 from models.encodings.encoding import Positions, Tables
 from models.encodings.rotary import CONVENTIONS, LAYOUT, ROTARY_FRACTION, TERMS, Pairs, Rotary
 
@@ -45,7 +45,7 @@ class Llama3RoPE(Rotary):
             Parameter(
                 "high_freq_factor",
                 "number",
-                "wavelengths below L/high are kept",
+                "wavelengths below L/high are kept; more than low_freq_factor",
                 default=4.0,
                 minimum=1e-3,
                 maximum=1e6,
@@ -69,6 +69,7 @@ class Llama3RoPE(Rotary):
             LAYOUT,
             ROTARY_FRACTION,
         ),
+        orders=(Order("low_freq_factor", "high_freq_factor"),),
         conventions=CONVENTIONS | {"factor": "1 is plain RoPE", "theta": "500,000 unless asked otherwise, as Llama 3"},
         invariants=Invariants(shift=True, toeplitz=True, diagonal=True),
         even_head_dim=True,

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from models.encodings.card import Card, Invariants, Paper, Parameter
+from models.encodings.card import Card, Invariants, Order, Paper, Parameter
 from models.encodings.encoding import Positions, Tables
 from models.encodings.rotary import (
     ATTENTION_FACTOR,
@@ -61,7 +61,7 @@ class YaRN(Rotary):
             Parameter(
                 "beta_slow",
                 "number",
-                "turns within L below which a pair interpolates",
+                "turns within L below which a pair interpolates; at most beta_fast",
                 default=1.0,
                 minimum=1e-3,
                 maximum=1e6,
@@ -88,6 +88,7 @@ class YaRN(Rotary):
             LAYOUT,
             ROTARY_FRACTION,
         ),
+        orders=(Order("beta_slow", "beta_fast", strict=False),),
         conventions=CONVENTIONS
         | {
             "ramp": "linear in the pair's index, between rounded ends (the released code), not in the number of turns"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from service.catalogue import Model
-from service.encoding import Encoding, Initial, Parameter, PositionRules, Size
+from service.encoding import Encoding, Initial, Order, Parameter, PositionRules, Size
 from service.errors import InvalidInput, ParameterOutOfRange, PayloadTooLarge, ServiceError, UnknownName
 from service.instance import Instance
 from service.parameters import Parameters, ResolvedParameters, Sizes, assign
@@ -41,7 +41,15 @@ SHAW = tiny.encoding(
 )
 YARN = tiny.encoding("yarn", Parameter("attention_factor", "number", minimum=0.0, maximum=9.0))
 NONE = tiny.encoding("none")
-MODEL = Model("identity", {one.id: one for one in (ROPE, T5, LEARNED, SHAW, YARN, NONE)}, "rope")
+BANDS = tiny.encoding(
+    "bands",
+    Parameter("low", "number", default=1.0),
+    Parameter("high", "number", default=4.0),
+    Parameter("slow", "integer", default=1),
+    Parameter("fast", "integer", default=32),
+    orders=(Order("low", "high"), Order("slow", "fast", strict=False)),
+)
+MODEL = Model("identity", {one.id: one for one in (ROPE, T5, LEARNED, SHAW, YARN, NONE, BANDS)}, "rope")
 SIZES = Sizes(heads=4, head_dim=8, positions=10)
 
 
@@ -274,3 +282,22 @@ def test_a_default_array_has_a_limit() -> None:
         PayloadTooLarge, match=r"learned\.table would have positions 10 x width 32 = 320 numbers; the limit .* 300"
     ):
         resolve(LEARNED, parameters=Parameters(largest=300))
+
+
+@pytest.mark.parametrize(
+    ("sent", "detail", "blamed"),
+    [
+        ({"low": "4", "high": "4"}, "bands.high is 4; allowed: more than bands.low, which is 4", "high"),
+        ({"low": "5", "high": "4.5"}, "bands.high is 4.5; allowed: more than bands.low, which is 5", "high"),
+        ({"high": "0.5"}, "bands.high is 0.5; allowed: more than bands.low, which is 1 by default", "high"),
+        ({"low": "9"}, "bands.low is 9; allowed: less than bands.high, which is 4 by default", "low"),
+        ({"slow": "33"}, "bands.slow is 33; allowed: at most bands.fast, which is 32 by default", "slow"),
+        ({"fast": "0"}, "bands.fast is 0; allowed: at least bands.slow, which is 1 by default", "fast"),
+    ],
+)
+def test_numbers_that_must_be_in_order_are(sent: dict[str, str], detail: str, blamed: str) -> None:
+    with pytest.raises(ParameterOutOfRange) as caught:
+        resolve(BANDS, scalars={f"bands.{name}": value for name, value in sent.items()})
+    assert caught.value.detail == detail
+    assert caught.value.pointer == f"query:bands.{blamed}"
+    resolve(BANDS, scalars={"bands.slow": "32", "bands.low": "3.999"})

@@ -281,16 +281,6 @@ def test_every_parameter_that_no_key_gives_is_said_with_its_default(kind: str, m
         (
             {
                 "head_dim": 8,
-                "rope_scaling": {"type": "yarn", "factor": 2, "beta_fast": 1, "beta_slow": 32},
-                "n_positions": 9,
-            },
-            "rope_scaling.beta_fast",
-            "contradiction",
-            "runs backwards",
-        ),
-        (
-            {
-                "head_dim": 8,
                 "rope_parameters": {"full_attention": {"factor": 2, "type": "linear"}, "sliding_attention": None},
             },
             "rope_parameters.sliding_attention",

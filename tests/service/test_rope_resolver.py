@@ -287,6 +287,26 @@ def test_what_an_encoding_does_not_take_is_blamed_on_its_place(change: Any, poin
 
 
 @pytest.mark.parametrize(
+    ("settings", "pointer", "words"),
+    [
+        ({"type": "llama3", "low_freq_factor": 4, "high_freq_factor": 4}, "high_freq_factor", "allowed: more than"),
+        (
+            {"type": "llama3", "low_freq_factor": 5},
+            "low_freq_factor",
+            "less than rope-llama3.high_freq_factor, which is 4",
+        ),
+        ({"type": "yarn", "beta_fast": 1, "beta_slow": 32}, "beta_fast", "is 1; allowed: at least rope-yarn.beta_slow"),
+    ],
+)
+def test_bands_the_wrong_way_round_are_refused(settings: dict[str, Any], pointer: str, words: str) -> None:
+    document = {"rope_scaling": {**settings, "factor": 2.0, "original_max_position_embeddings": 64}, "head_dim": 8}
+    with pytest.raises(InvalidInput) as caught:
+        resolve(document)
+    assert caught.value.pointer == f"/rope_scaling/{pointer}"
+    assert words in caught.value.detail
+
+
+@pytest.mark.parametrize(
     ("head_dim", "share", "pairs"), [(80, 0.4125, 16), (94, 6 / 94, 3)], ids=["33 of 80", "5.999999999999999 of 94"]
 )
 def test_a_share_that_makes_an_odd_number_turn_is_a_contradiction(head_dim: int, share: float, pairs: int) -> None:

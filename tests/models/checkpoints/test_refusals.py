@@ -90,6 +90,22 @@ def test_heads_that_cannot_share(tmp_path: Path) -> None:
         read(folder(tmp_path, config, LAYER), 0)
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"rope_type": "llama3", "low_freq_factor": 4.0, "high_freq_factor": 4.0},
+            "high_freq_factor in the rotary settings of .* is 4; rope-llama3 needs more than low_freq_factor",
+        ),
+        ({"rope_type": "yarn", "beta_slow": 33}, "beta_fast .* is 32; rope-yarn needs at least beta_slow, which is 33"),
+    ],
+)
+def test_rotary_settings_that_contradict_each_other(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+    lengths = {"factor": 2.0, "original_max_position_embeddings": 8}
+    with pytest.raises(CheckpointError, match=message):
+        read(folder(tmp_path, {**LLAMA, "rope_scaling": {**settings, **lengths}}, LAYER), 0)
+
+
 def test_rotary_settings_that_cannot_be_read(tmp_path: Path) -> None:
     config = {**LLAMA, "rope_scaling": {"rope_type": "yam", "factor": 2.0}}
     with pytest.raises(CheckpointError, match=r"rotary settings of .* cannot be read: .*yarn"):
