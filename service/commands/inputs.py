@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from service.client import read_safetensors
+from service.client import array, read_safetensors
 
 STDIN = "-"
 MEMBERS = ("embeddings", "queries", "keys", "positions", "query_positions", "key_positions", "mask", "tokens", "text")
@@ -29,7 +29,7 @@ def read(source: str) -> dict[str, Any]:
     name = "standard input" if source == STDIN else source
     content = _bytes(source)
     try:
-        return _members(content)
+        return {part: _numbers(part, value) for part, value in _members(content).items()}
     except Unreadable as error:
         raise Unreadable(f"{name}: {error}") from None
     except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
@@ -99,6 +99,20 @@ def _members(content: bytes) -> dict[str, Any]:
         raise Unreadable("it is JSON, but neither a list of rows nor an object with embeddings")
     inner = document.pop("parameters", {})
     return _sorted_out(document) | ({"parameters": inner} if inner else {})
+
+
+def _numbers(name: str, value: Any) -> Any:
+    """The member, as an array where it is to be one."""
+    if name in ("tokens", "text"):
+        return value
+    if name == "parameters" and isinstance(value, Mapping):
+        return {one: _numbers(one, given) for one, given in value.items()}
+    try:
+        return array(value)
+    except TypeError as error:
+        raise Unreadable(f"{name}: {error}") from None
+    except ValueError:
+        raise Unreadable(f"{name} is no array of numbers: its rows are not all of one length") from None
 
 
 def _json(content: bytes) -> Any:

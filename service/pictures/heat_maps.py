@@ -25,6 +25,8 @@ LEAST_WIDTH = 460
 MARGIN, GAP = 18, 22
 LINE = 16
 NAME_WIDTH = 90.0
+LABELLED = SMALL + 2
+"""Cells from this size on, in points, have room for a token's name beside them."""
 _SIDES = ((1, 512, 1024), (4, 320, 512), (9, 240, 384), (16, 192, 256), (MOST_PANELS, 128, 192))
 """Panels up to, the side they are meant to have, the side from which their cells are pooled."""
 
@@ -80,11 +82,13 @@ class Cells:
     columns: int = 1
 
     @classmethod
-    def fit(cls, rows: int, columns: int, side: int, most: int) -> Cells:
-        """Whole points; square wherever both sides allow it."""
+    def fit(cls, rows: int, columns: int, side: int, most: int, named: bool = False) -> Cells:
+        """Whole points; square wherever both sides allow it. Tokens that are `named` get room for it, up to `most`."""
         pooled = max(1, math.ceil(rows / most)), max(1, math.ceil(columns / most))
         high, wide = math.ceil(rows / pooled[0]), math.ceil(columns / pooled[1])
         size = max(1, min(LARGEST_CELL, side // high, side // wide))
+        if named and max(high, wide) * LABELLED <= most:
+            size = max(size, LABELLED)
         least = [max(size, min(LARGEST_CELL, math.ceil(SMALLEST_SIDE / count))) for count in (high, wide)]
         return cls(least[0], least[1], *pooled)
 
@@ -100,7 +104,7 @@ class Layout:
         self.figure = figure
         self.scale = Scale.of((panel.shown for panel in figure.panels), from_zero=figure.from_zero)
         side, most = next((side, most) for count, side, most in _SIDES if len(figure.panels) <= count)
-        self.cells = Cells.fit(len(figure.rows), len(figure.columns), side, most)
+        self.cells = Cells.fit(len(figure.rows), len(figure.columns), side, most, figure.rows.names is not None)
         self.row_labels = _row_labels(figure.rows, self.cells)
         self.column_labels, self.column_names = _column_labels(figure.columns, self.cells)
         self.across = figure.across or _across(len(figure.panels))
@@ -314,7 +318,7 @@ def _swatch(canvas: Canvas, box: Box, kind: str) -> None:
 
 
 def _row_labels(axis: Axis, cells: Cells) -> list[tuple[int, str]]:
-    if axis.names is not None and cells.rows == 1 and cells.height >= SMALL + 2:
+    if axis.names is not None and cells.rows == 1 and cells.height >= LABELLED:
         return [(index, shortened(name, NAME_WIDTH, SMALL)) for index, name in enumerate(axis.names)]
     every = step(2 * SMALL / cells.height * cells.rows)
     return [(index, f"{axis.numbers[index]:g}") for index in places(axis.numbers, every)]
@@ -322,7 +326,7 @@ def _row_labels(axis: Axis, cells: Cells) -> list[tuple[int, str]]:
 
 def _column_labels(axis: Axis, cells: Cells) -> tuple[list[tuple[int, str]], bool]:
     """Also whether they are names, which are written upwards."""
-    if axis.names is not None and cells.columns == 1 and cells.width >= SMALL + 2:
+    if axis.names is not None and cells.columns == 1 and cells.width >= LABELLED:
         return [(index, shortened(name, NAME_WIDTH, SMALL)) for index, name in enumerate(axis.names)], True
     widest = max(length(f"{axis.numbers[index]:g}", SMALL) for index in (0, len(axis) // 2, -1))
     every = step((widest + 8) / cells.width * cells.columns)

@@ -70,6 +70,9 @@ def test_every_member_is_read(tmp_path: Path) -> None:
         (npy(np.array([{}], dtype=object), allow_pickle=True), "cannot be read"),
         (npz(embeddings=X)[:-30], "cannot be read"),
         (tensors(embeddings=X)[:-3], "cannot be read"),
+        (npy(np.array(["a", "b"])), "embeddings: an array of <U1 came where numbers are needed"),
+        (b"[[1, 2], [3]]", "embeddings is no array of numbers: its rows are not all of one length"),
+        (b'{"embeddings": [[1]], "parameters": {"t5.bias": ["x"]}}', "t5.bias: an array of <U1 came"),
     ],
 )
 def test_what_cannot_be_read_is_named_and_said_why(content: bytes, words: str, tmp_path: Path) -> None:

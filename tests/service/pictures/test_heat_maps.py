@@ -181,6 +181,15 @@ def test_square_matrices_have_square_cells() -> None:
     assert Cells.fit(1, 512, 512, 1024) == Cells(36, 1)
 
 
+def test_names_of_a_sentences_tokens_have_room_in_every_one_of_several_panels() -> None:
+    names = [f"token{i}" for i in range(21)]
+    axes = {"rows": Axis("query", range(21), names), "columns": Axis("key", range(21), names)}
+    for panels in (1, 4, 6, 9):
+        assert labels(Layout(figure(*[np.eye(21)] * panels, **axes))) == (names, names)
+    many = Layout(figure(*[np.eye(21)] * 64, **axes))
+    assert labels(many)[0][:2] == ["0", "5"]  # or the picture would be too large
+
+
 @pytest.mark.parametrize(("panels", "across"), [(1, 1), (2, 2), (3, 3), (4, 2), (6, 3), (7, 3), (8, 4), (16, 4)])
 def test_panels_stand_in_rows_without_gaps_where_there_is_a_way(panels: int, across: int) -> None:
     assert len({box.left for box in Layout(figure(*[RANDOM[0]] * panels)).panels}) == across
