@@ -1,0 +1,1 @@
+"""Coverage-guided fuzzing of every body format: `python -m tests.fuzz --help`."""
