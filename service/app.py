@@ -138,7 +138,7 @@ def create_app(
         openapi.router(app),
         playground.router(),
     ]
-    attention = Attention(service.scoring, service.lifecycle, settings)
+    attention = Attention(service.scoring, service.engine, service.lifecycle, settings)
     open_inference = v2.OpenInference(
         service.catalogue,
         service.scoring,

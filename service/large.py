@@ -127,6 +127,23 @@ class Large:
                 found[name] = jobs + 1, max(longest, now - since)
         return found
 
+    def refusal(self, cells: int) -> Overloaded | None:
+        """What a request of so many cells is told now, where those that wait have enough to do without it; None where
+        it may wait with them.
+        """
+        queued = sum(cells for _, cells, _ in self._waiting.values())
+        if not queued or queued + cells <= self._bounds.waiting:
+            return None
+        wait = min(60.0, max(1.0, self._throughput.time_for(queued)))
+        return Overloaded(
+            f"{len(self._waiting)} large requests of {queued} cells wait already, and this one of {cells} does not "
+            f"fit: the limit is {self._bounds.waiting} cells; try again in about {wait:.1f} s",
+            retry_after=wait,
+            queued_jobs=len(self._waiting),
+            queued_cells=queued,
+            limit_cells=self._bounds.waiting,
+        )
+
     async def compute(
         self,
         plan: Plan,
@@ -155,18 +172,9 @@ class Large:
             self._rest()
 
     async def _turn(self, plan: Plan, cells: int, deadline: float | None) -> Lease:
-        """Raises Overloaded where those that wait have enough to do without this one, DeadlineExceeded."""
-        queued = sum(cells for _, cells, _ in self._waiting.values())
-        if queued and queued + cells > self._bounds.waiting:
-            wait = min(60.0, max(1.0, self._throughput.time_for(queued)))
-            raise Overloaded(
-                f"{len(self._waiting)} large requests of {queued} cells wait already, and this one of {cells} does not "
-                f"fit: the limit is {self._bounds.waiting} cells; try again in about {wait:.1f} s",
-                retry_after=wait,
-                queued_jobs=len(self._waiting),
-                queued_cells=queued,
-                limit_cells=self._bounds.waiting,
-            )
+        """Raises Overloaded, DeadlineExceeded."""
+        if (refusal := self.refusal(cells)) is not None:
+            raise refusal
         mine = object()
         self._waiting[mine] = plan, cells, time.monotonic()
         try:

@@ -154,7 +154,7 @@ class Express:
     def _crowded(self, head: Head) -> Overloaded | None:
         """Why such a request would be refused now, if it needs a worker and the queue is full."""
         load = None if head.asked is None else head.asked.loads.get(head.length)
-        return None if load is None else self.engine.refusal(*load)
+        return None if load is None else self.attention.refusal(load)
 
     def _schedule(self) -> None:
         self._scheduled = True

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
 from service.cache import Cache
-from service.errors import NotAcceptable, ServiceError, UnknownName
+from service.errors import NotAcceptable, Overloaded, ServiceError, UnknownName
 from service.exchange import Exchange, header
 from service.instance import ALL, Instance
 from service.lifecycle import Lifecycle
-from service.plan import Plan
+from service.plan import Plan, RunsAtOnce
 from service.records import (
     DEFAULT_RETURN,
     MATRICES,
@@ -37,6 +38,18 @@ THREADED = 1 << 18
 """Bytes from which a body is read on a thread."""
 
 
+CERTAIN = 1 << 20
+"""Cells of a request that needs a worker on any machine: smaller ones may have their turn on the event loop."""
+
+
+class Load(NamedTuple):
+    """What a request asks of the queue it waits in; `large` says that this is the one of large requests."""
+
+    jobs: int
+    cells: int
+    large: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What query string and headers say of a request: the same for most requests of a client."""
@@ -45,15 +58,16 @@ class Asked:
     label: str
     accepted: str
     kind: str
-    loads: dict[int, tuple[int, int]] = field(default_factory=dict, compare=False)
-    """By the length of a body: the jobs and cells of a request that was like it."""
+    loads: dict[int, Load] = field(default_factory=dict, compare=False)
+    """By the length of a body: that of a request that was like it."""
 
 
 class Attention:
     """Who attends to whom, under one encoding or several."""
 
-    def __init__(self, scoring: Scoring, lifecycle: Lifecycle, settings: Settings) -> None:
+    def __init__(self, scoring: Scoring, engine: RunsAtOnce, lifecycle: Lifecycle, settings: Settings) -> None:
         self.scoring = scoring
+        self.engine = engine
         self.lifecycle = lifecycle
         self.settings = settings
         self._asked: Cache[tuple[bytes, str | None, str | None], Asked] = Cache(1024)
@@ -66,6 +80,10 @@ class Attention:
         said = scope["query_string"], header(scope, b"accept"), header(scope, b"content-type")
         known = self._asked.get(said) or self._read(exchange, *said)
         exchange.encoding, asked, accepted = known.label, known.query, known.accepted
+        length = upload.declared(scope)
+        load = None if length is None else known.loads.get(length)
+        if load is not None and load.cells >= CERTAIN and (refusal := self.refusal(load)) is not None:
+            raise refusal
         content = await upload.read(scope, receive, self.settings.max_body_bytes, self.settings.body_seconds)
         exchange.took(known.kind, len(content))
         input = await self._decode(known.kind, content)
@@ -99,11 +117,18 @@ class Attention:
     def _remember(self, asked: Asked, length: int, result: ScoringResult) -> None:
         """What such a request asks of the queue, so that one which comes while that is full need not be read."""
         plan = result.plan
-        if not isinstance(plan, Plan) or self.scoring.large.takes(plan):
+        if not isinstance(plan, Plan):
             return
         if len(asked.loads) >= LOADS:
             asked.loads.clear()
-        asked.loads[length] = len(plan.parts), plan.layout.cells * sum(len(part.outputs) for part in plan.parts)
+        cells = plan.layout.cells * sum(part.matrices for part in plan.parts)
+        asked.loads[length] = Load(len(plan.parts), cells, self.scoring.large.takes(plan))
+
+    def refusal(self, load: Load) -> Overloaded | None:
+        """What a request that waits is told now; None where there is room for it."""
+        if load.large:
+            return self.scoring.large.refusal(load.cells)
+        return self.engine.refusal(load.jobs, load.cells)
 
     def _read(self, exchange: Exchange, raw: bytes, accept: str | None, content_type: str | None) -> Asked:
         try:

@@ -25,11 +25,11 @@ async def read(scope: Scope, receive: Receive, limit: int, seconds: float, *, co
             pointer="header:Content-Encoding",
             allowed=["identity"],
         )
-    declared = _declared(scope)
-    if declared is not None and declared > limit:
+    length = declared(scope)
+    if length is not None and length > limit:
         if header(scope, b"expect") is None:
             await leftover.discard(exchange, receive)
-        raise too_large(f"{declared} bytes", limit)
+        raise too_large(f"{length} bytes", limit)
     # Most bodies come with their headers, and a timer costs more than a look.
     message = arrived(receive)
     if message is not None and message["type"] == "http.request" and not message.get("more_body", False):
@@ -68,7 +68,8 @@ def _content(message: Message) -> tuple[bytes, bool]:
     return message.get("body", b""), message.get("more_body", False)
 
 
-def _declared(scope: Scope) -> int | None:
+def declared(scope: Scope) -> int | None:
+    """Bytes of the body, where its head says how many there will be."""
     length = header(scope, b"content-length")
     return int(length) if length is not None and length.isdigit() else None
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import http.client
+import select
+import socket
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import BinaryIO
 
 import numpy as np
 import pytest
@@ -88,3 +91,56 @@ def test_small_requests_are_answered_while_large_ones_are_refused(service: Proce
     assert large.statuses[429] > 0
     assert set(small.statuses) <= {200, 429}
     assert small.statuses[200] > 150
+
+
+@pytest.mark.parametrize("width", [16, 128], ids=["small bodies", "bodies that are read on a thread"])
+def test_a_head_that_never_came_before_is_refused_before_its_body_and_its_connection_serves_on(
+    service: Process, width: int
+) -> None:
+    """What its query asks for, in a body as long, is known from others."""
+    body = samples.npy(np.random.default_rng(0).standard_normal((700, width)).astype(np.float32))
+
+    def head(number: int) -> bytes:
+        lines = [f"POST /attention?{QUERY} HTTP/1.1", "host: x", f"x-number: {number}", f"content-length: {len(body)}"]
+        return "\r\n".join([*lines, *(f"{name}: {value}" for name, value in HEADERS.items()), "", ""]).encode()
+
+    def answer(stream: BinaryIO) -> int:
+        status = int(stream.readline().split()[1])
+        length = 0
+        while (line := stream.readline()) != b"\r\n":
+            name, _, value = line.lower().partition(b":")
+            length = int(value) if name == b"content-length" else length
+            assert name != b"connection"
+        assert len(stream.read(length)) == length
+        return status
+
+    over, first = threading.Event(), Clients(service, 1)
+    first.ask(body)
+    assert first.statuses == {200: 1}, "one like it was answered"
+
+    def keep_busy() -> None:
+        while not over.is_set():
+            Clients(service, 4).ask(LARGE)
+
+    early = Counter[int]()
+    with ThreadPoolExecutor(12) as threads:
+        busy = [threads.submit(keep_busy) for _ in range(12)]
+        try:
+            with socket.create_connection(("127.0.0.1", service.port), timeout=30) as connection:
+                stream = connection.makefile("rb")
+                for number in range(60):
+                    connection.sendall(head(number))
+                    if select.select([connection], [], [], 0.1)[0]:
+                        early[answer(stream)] += 1
+                        connection.sendall(body)  # nobody reads it, and it is no request
+                    else:
+                        connection.sendall(body)
+                        assert answer(stream) in (200, 429)
+                    if early[429] >= 5:
+                        break
+        finally:
+            over.set()
+        for one in busy:
+            one.result()
+    assert early[429] >= 5
+    assert set(early) == {429}
