@@ -13,6 +13,10 @@ import psutil  # type: ignore[import-untyped]
 WARM_UP = 2
 """Rounds after which every cache has what this corpus leaves in it."""
 
+MOST_TRACED = 128 << 10
+"""Bytes that Python may have more after all rounds, however many: objects that it keeps for reuse, up to a number."""
+MOST_RESIDENT = 16 << 20
+
 
 @dataclass(frozen=True)
 class Growth:
@@ -21,6 +25,10 @@ class Growth:
     rounds: int
     traced: int
     resident: int
+
+    @property
+    def flat(self) -> bool:
+        return self.traced <= MOST_TRACED and self.resident <= MOST_RESIDENT
 
 
 def growth(target: Callable[[bytes], None], corpus: Sequence[bytes], seconds: float) -> Growth:
