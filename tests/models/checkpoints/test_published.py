@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from models.hidden_states import hidden_states
 from models.text import byte_tokenizer, write_text
 from tests.models.checkpoints import published
 from tests.models.checkpoints.published import ROOT, SENTENCES
@@ -238,3 +239,14 @@ def test_a_gguf_files_tokenizer_splits_numbers_as_its_rule_says(service: httpx.C
     """Each digit by itself, of every kind; a space before them too. As llama.cpp does with this file."""
     _, tokens = served_text(service, "layer-0", "in 1843 \u00bd<|im_end|>")
     assert tokens == ["in", "␣", "1", "8", "4", "3", "␣", "½", "<|im_end|>"]
+
+
+@pytest.mark.checkpoints
+@pytest.mark.parametrize("checkpoint", ["smollm2"], indirect=True, scope="module")
+def test_hidden_states_are_had_of_a_gguf_file_too(checkpoint: Published) -> None:
+    states, tokens = hidden_states(published.smollm2(), 10, SENTENCES[0])
+    ids = checkpoint.tokenizer(SENTENCES[0], return_tensors="pt").input_ids
+    with torch.no_grad():
+        expected = checkpoint.model(ids, output_hidden_states=True).hidden_states[10][0]
+    assert tokens == checkpoint.tokenizer.convert_ids_to_tokens(ids[0])
+    assert states == pytest.approx(expected.numpy(), abs=1e-3 * float(expected.abs().max()))
