@@ -94,7 +94,8 @@ def _report(done: Import, name: str, output: Path, seconds: float) -> None:
         f"{layer.heads} heads of {layer.head_dim}{grouped}, width {layer.width}, {layer.parameters:,} numbers read",
         highlight=False,
     )
-    table = Table("encoding", "of the layer", "files")
+    table = Table("encoding", "of the layer")
+    table.add_column("files", overflow="fold")
     for heading in ("bytes", "scores", "weights", "output"):
         table.add_column(heading, justify="right")
     for entry in done.exported:
