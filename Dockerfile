@@ -1,6 +1,7 @@
-# The service alone: service/ and exported/ on the serving lock, no torch. Two targets:
+# The service alone: service/ and exported/ on the serving lock, no torch. Three targets:
 #   docker build -t attention-scoring .                        on the CPU (the default)
 #   docker build -t attention-scoring:gpu --target gpu .       on an NVIDIA GPU: CUDA 13 libraries included, the driver is the host's
+#   docker build -t attention-scoring:ray --target ray .       for the nodes of a Ray cluster, on the CPU: docs/ray.md
 ARG BASE=python:3.11-slim
 
 FROM ${BASE} AS installer
@@ -16,6 +17,11 @@ RUN python -m pip --python /opt/venv/bin/python install -r /tmp/lock.txt \
 FROM installer AS packages-gpu
 COPY requirements/gpu.txt /tmp/lock.txt
 RUN python -m pip --python /opt/venv/bin/python install -r /tmp/lock.txt
+
+FROM installer AS packages-ray
+COPY requirements/ray.txt /tmp/lock.txt
+RUN python -m pip --python /opt/venv/bin/python install -r /tmp/lock.txt \
+    && find /opt/venv -name 'libonnxruntime_providers_cuda.so' -delete -o -name 'libonnxruntime_providers_tensorrt.so' -delete
 
 FROM ${BASE} AS runtime
 RUN useradd --uid 10001 --user-group --no-create-home --shell /usr/sbin/nologin attention
@@ -39,6 +45,19 @@ ENV ATTENTION_DEVICE=cuda \
     NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
 COPY --from=packages-gpu /opt/venv /opt/venv
+
+FROM runtime AS ray
+# KubeRay's probes ask with wget.
+USER root
+RUN apt-get update && apt-get install -y --no-install-recommends wget && rm -rf /var/lib/apt/lists/*
+USER attention
+# Ray imports the application by its name, in workers that begin elsewhere.
+ENV PYTHONPATH=/srv \
+    RAY_USAGE_STATS_ENABLED=0 \
+    RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO=0 \
+    HOME=/tmp
+HEALTHCHECK NONE
+COPY --from=packages-ray /opt/venv /opt/venv
 
 FROM runtime AS cpu
 ENV ATTENTION_DEVICE=cpu

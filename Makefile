@@ -78,6 +78,7 @@ lock: $(VENV)/.develop  ## resolve requirements/*.in anew; UPGRADE=1 takes newer
 	$(LOCK) $(if $(UPGRADE),--upgrade) requirements/develop.in -o requirements/develop.txt
 	$(LOCK) --constraint requirements/develop.txt requirements/serve.in -o requirements/serve.txt
 	$(LOCK) --constraint requirements/develop.txt requirements/gpu.in -o requirements/gpu.txt
+	$(LOCK) --constraint requirements/develop.txt requirements/ray.in -o requirements/ray.txt
 
 clean:  ## remove .venv and every cache
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from service import __version__
-from service.commands import encodings, matrices, probe, score
+from service.commands import cluster, encodings, matrices, probe, score
 from service.settings import Settings, SettingsError, variables
 from service.standard_error import StandardError
 
@@ -20,6 +20,7 @@ python -m service                                       serve on http://127.0.0.
 ATTENTION_PORT=9000 python -m service                   on another port
 ATTENTION_HOST=0.0.0.0 ATTENTION_DEVICE=cuda python -m service
 ATTENTION_MODELS=exported:/srv/models python -m service  with more models
+python -m service ray --min-replicas 2                  from a Ray cluster: docs/ray.md
 python -m service encodings                             what would be served
 python -m service score --preset sentence -e rope -c alibi   in the terminal, without a server
 curl -s 127.0.0.1:8000/attention -H 'Content-Type: application/json' \\
@@ -82,6 +83,7 @@ def serve() -> None:
     raise typer.Exit(code)
 
 
+cli.command("ray", epilog=cluster.EPILOG)(cluster.cluster)
 cli.command(epilog=encodings.EPILOG)(encodings.encodings)
 cli.command(epilog=score.EPILOG)(score.score)
 cli.command(epilog=probe.EPILOG)(probe.probe)

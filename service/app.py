@@ -39,6 +39,7 @@ from service.large import Bounds
 from service.lifecycle import Lifecycle
 from service.logs import RequestLog
 from service.middleware import Observed
+from service.peers import Peers
 from service.reloading import Reloading
 from service.rope_resolver import RopeResolver
 from service.routes import (
@@ -103,17 +104,19 @@ def create_app(
     registry: CollectorRegistry | None = None,
     board: Board | None = None,
     regions: Regions | None = None,
+    peers: Peers | None = None,
 ) -> FastAPI:
     """The whole application. Raises DeviceError where the device asked for cannot be had, KeysError where the file of
     API keys cannot be read. With a `board` of several processes it may be forked, and each process must then enter the
-    board. Only with `regions` is memory shared with clients.
+    board. Only with `regions` is memory shared with clients. `peers` are other instances that clients cannot tell from
+    this one.
 
     What takes time, starting the engine and warming the models up, is done by the app's lifespan, which raises NotReady
     where a model fails.
     """
     if sessions is None:
         sessions = Sessions(settings.device, cuda_graphs=settings.cuda_graphs)
-    service = _assemble(settings, sessions, registry or CollectorRegistry(), board or Board())
+    service = _assemble(settings, sessions, registry or CollectorRegistry(), board or Board(), peers)
     app = openapi.Application(service.catalogue, settings, lifespan=_lifespan)
     app.state.service = service
 
@@ -134,7 +137,7 @@ def create_app(
         health.router(
             service.lifecycle, lambda: service.engine.alive, device, service.telemetry.processes, problems.DEFAULT
         ),
-        metrics.router(service.telemetry),
+        metrics.router(service.telemetry, peers),
         openapi.router(app),
         playground.router(),
     ]
@@ -195,7 +198,9 @@ def device_name(provider: str) -> str:
     return provider.removesuffix("ExecutionProvider").lower()
 
 
-def _assemble(settings: Settings, sessions: Sessions, registry: CollectorRegistry, board: Board) -> Service:
+def _assemble(
+    settings: Settings, sessions: Sessions, registry: CollectorRegistry, board: Board, peers: Peers | None
+) -> Service:
     began = time.perf_counter()
     keys = None
     if settings.api_keys_file is not None:
@@ -246,6 +251,7 @@ def _assemble(settings: Settings, sessions: Sessions, registry: CollectorRegistr
         partial(_attempt, scoring, engine),
         lambda name, digest: sessions.drop(name, keep_digest=digest),
         settings.watch_seconds,
+        peers,
     )
     service = Service(settings, catalogue, sessions, engine, scoring, lifecycle, telemetry, statistics, reloading, keys)
     reloading.taken.append(partial(_taken, service))

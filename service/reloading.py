@@ -18,6 +18,7 @@ from service.board import Board
 from service.catalogue import Catalogue
 from service.encoding import Encoding
 from service.errors import InvalidInput, NotReady, UnknownName
+from service.peers import Peers
 from service.shelf import SharedShelf, Shelf
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ class Reloading:
         attempt: Attempt,
         drop: Drop,
         watch_seconds: float,
+        peers: Peers | None = None,
     ) -> None:
         self.taken: list[Callable[[], None]] = []
         self.names: tuple[str, ...] = ()
@@ -57,6 +59,7 @@ class Reloading:
         self.shelf = shelf
         self.board = board
         self.watch_seconds = watch_seconds
+        self._peers = peers
         self._attempt = attempt
         self._drop = drop
         self._done = board.take(1)
@@ -109,6 +112,12 @@ class Reloading:
         await self._change(lambda shelf: shelf.unload(found))
         return found
 
+    async def agree(self, other: Shelf) -> None:
+        """Serves what another instance of the service does, if that changed later than what this one was told."""
+        mine = await asyncio.to_thread(self.shelf.read)
+        if (other.generation, other.unloaded) > (mine.generation, mine.unloaded):
+            await self._here(lambda shelf: shelf.like(other))
+
     def forget(self, process: int) -> None:
         """That process is dead: what is put in its place has not caught up."""
         self.board.erase(process, self._done, 1)
@@ -127,7 +136,12 @@ class Reloading:
         return [*(encoding.name for encoding in self.catalogue.encodings), *self.catalogue.unloaded]
 
     async def _change(self, change: Callable[[Shelf], Shelf]) -> None:
-        """Here, and in every other process."""
+        """Here, in every other process, and in every other instance."""
+        shelf = await self._here(change)
+        if self._peers is not None:
+            await self._peers.agree(shelf)
+
+    async def _here(self, change: Callable[[Shelf], Shelf]) -> Shelf:
         shelf = await asyncio.to_thread(self.shelf.change, change)
         await self._catch_up(shelf)
         end = time.monotonic() + TOGETHER
@@ -137,6 +151,7 @@ class Reloading:
                     f"not every process of the service has followed within {TOGETHER:g} s; it is done in this one"
                 )
             await asyncio.sleep(LOOK / 4)
+        return shelf
 
     async def _catch_up(self, shelf: Shelf | None = None) -> None:
         async with self._lock:

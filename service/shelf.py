@@ -33,6 +33,10 @@ class Shelf:
     def unload(self, names: Iterable[str]) -> Shelf:
         return replace(self, generation=self.generation + 1, unloaded=tuple(sorted({*self.unloaded, *names})))
 
+    def like(self, other: Shelf) -> Shelf:
+        """With what another one serves; the numbers of names are its own."""
+        return replace(self, generation=other.generation, unloaded=other.unloaded)
+
     def named(self, names: Iterable[str]) -> Shelf:
         """With a number for each of these."""
         new = [name for name in names if name not in self.names]

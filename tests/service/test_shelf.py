@@ -59,3 +59,12 @@ def test_names_keep_their_numbers() -> None:
     shelf = Shelf().named(["b", "a"]).named(["a", "c"])
     assert shelf.names == ("b", "a", "c")
     assert shelf.unload(["a"]).names == shelf.names
+
+
+@given(NAMES, NAMES, NAMES)
+def test_a_shelf_like_another_serves_the_same_and_keeps_its_own_numbers(
+    names: list[str], unloaded: list[str], others: list[str]
+) -> None:
+    mine, other = Shelf().named(names), Shelf().named(others).load([]).unload(unloaded)
+    found = mine.like(other)
+    assert (found.generation, found.unloaded, found.names) == (other.generation, other.unloaded, mine.names)
