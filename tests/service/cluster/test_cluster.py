@@ -164,28 +164,39 @@ def test_a_client_that_leaves_is_noticed_and_counted(served: Served) -> None:
     until(lambda: under_way() == 0, "the end of its request")
 
 
-def test_what_is_too_much_is_refused_at_once_and_the_rest_answered(served: Served) -> None:
-    """By the proxies where requests are too many, by a replica where its queue is full."""
+def crowd(served: Served, clients: int) -> list[httpx.Response]:
+    """What so many clients are answered who ask at once for 2^25 numbers each."""
     body = npy(RANDOM.standard_normal((2048, 32)).astype(np.float32))
-    head = {"content-type": media.NPY}
 
-    def ask(number: int) -> tuple[httpx.Response, float]:
-        began = time.monotonic()
+    def ask(_: int) -> httpx.Response:
         with served.client() as client:
-            answer = client.post("/attention?return=summary&heads=8", content=body, headers=head)
-        return answer, time.monotonic() - began
+            return client.post("/attention?return=summary&heads=8", content=body, headers={"content-type": media.NPY})
 
-    with ThreadPoolExecutor(64) as pool:
-        answers = list(pool.map(ask, range(64)))
-    statuses = Counter(answer.status_code for answer, _ in answers)
+    with ThreadPoolExecutor(clients) as pool:
+        return list(pool.map(ask, range(clients)))
+
+
+def test_requests_that_are_too_many_are_refused_by_the_proxy_and_the_rest_answered(served: Served) -> None:
+    answers = crowd(served, 64)
+    statuses = Counter(answer.status_code for answer in answers)
+    # Eight for each replica, and eight that wait.
     assert set(statuses) <= {200, 429, 503}, statuses
     assert statuses[200], statuses
     assert statuses[503] >= 20, statuses
-    for answer, _ in answers:
-        if answer.status_code != 200:
-            assert int(answer.headers["retry-after"]) >= 1
+    assert all(int(answer.headers["retry-after"]) >= 1 for answer in answers if answer.status_code != 200)
+
+
+def test_a_replica_whose_queue_is_full_says_so_in_its_own_words(served: Served) -> None:
+    answers = crowd(served, 16)
+    statuses = Counter(answer.status_code for answer in answers)
+    # Of eight at a replica two are under way and two may wait.
+    assert {200, 429} <= set(statuses) <= {200, 429, 503}, statuses
+    for answer in answers:
         if answer.status_code == 429:
             assert answer.headers["content-type"] == media.PROBLEM
+            assert int(answer.headers["retry-after"]) >= 1
+    refused = sum(served.series("attention_rejected_total", reason="queue_full").values())
+    assert refused >= statuses[429]
 
 
 class Load:
