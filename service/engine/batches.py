@@ -39,6 +39,8 @@ class Entry:
     arrived: float
     deadline: float | None = None
     group: Hashable = field(default=None, init=False)
+    seconds: float = field(default=0.0, init=False)
+    """What it is predicted to take, alone."""
 
     def late(self, now: float) -> bool:
         return self.deadline is not None and now >= self.deadline
@@ -60,20 +62,27 @@ class Batch(Generic[E]):
 
 @dataclass(slots=True)
 class Throughput:
-    """Cells a second of one worker, over roughly the last `1 / (1 - keep)` runs. It only tells clients when to come
-    back.
+    """Work a second of one worker, in whatever unit, over roughly the last `1 / (1 - keep)` runs. It tells clients when
+    to come back.
     """
 
-    cells: float = 1e6
+    work: float = 1e6
     seconds: float = 0.02
     keep: float = 0.95
+    runs: int = 0
 
-    def record(self, cells: int, seconds: float) -> None:
-        self.cells = self.keep * self.cells + cells
+    @property
+    def settled(self) -> bool:
+        """Whether it is measured, and no longer what was assumed at first."""
+        return self.runs * (1 - self.keep) >= 1
+
+    def record(self, work: float, seconds: float) -> None:
+        self.work = self.keep * self.work + work
         self.seconds = self.keep * self.seconds + seconds
+        self.runs += 1
 
-    def time_for(self, cells: int) -> float:
-        return cells * self.seconds / self.cells
+    def time_for(self, work: float) -> float:
+        return work * self.seconds / self.work
 
 
 class Batches(Generic[E]):
@@ -81,13 +90,19 @@ class Batches(Generic[E]):
 
     def __init__(self, policy: Policy, limits: Limits, workers: int = 1) -> None:
         self.limits = limits
-        self.throughput = Throughput()
+        self.forget_speed()
         self._policy = policy
         self._workers = workers
         # Linked lists: looking at the first of a plain dict walks over all that was deleted before it.
         self._order: OrderedDict[E, None] = OrderedDict()
         self._groups: dict[Hashable, OrderedDict[E, None]] = {}
         self._cells = 0
+        self._seconds = 0.0
+
+    def forget_speed(self) -> None:
+        """What was seen until now was not how runs will be."""
+        self.throughput = Throughput(work=1.0, seconds=1.0)
+        """Of work in the seconds that it was predicted to take: of a core that others use too there are fewer."""
 
     def __len__(self) -> int:
         return len(self._order)
@@ -108,13 +123,13 @@ class Batches(Generic[E]):
     @property
     def retry_after(self) -> float:
         """Seconds until what is queued now will be done, an estimate."""
-        return min(60.0, max(0.1, self.throughput.time_for(self._cells) / self._workers))
+        return min(60.0, max(0.1, self._wait()))
 
     def put(self, entries: Sequence[E]) -> None:
         """Admits all of these or none.
 
-        Raises Overloaded where they do not fit now, PayloadTooLarge where they would not fit into an empty queue
-        either.
+        Raises Overloaded where they do not fit now or would not be done by their deadline, PayloadTooLarge where they
+        would not fit into an empty queue either.
         """
         limits = self.limits
         if len(entries) == 1:
@@ -138,7 +153,29 @@ class Batches(Generic[E]):
             )
         if (refusal := self.refusal(len(entries), cells)) is not None:
             raise refusal
+        self._check_in_time(entries)
         self.add(entries)
+
+    def _wait(self, more: float = 0.0) -> float:
+        """Seconds until all that is queued will be done, and so much more."""
+        return self.throughput.time_for(self._seconds + more) / self._workers
+
+    def _check_in_time(self, entries: Sequence[E]) -> None:
+        """Raises Overloaded for what would wait until its deadline: nobody waits for a refusal as long."""
+        if not self._order or not self.throughput.settled or not entries or entries[0].deadline is None:
+            return
+        left = entries[0].deadline - entries[0].arrived
+        wait = self._wait(sum(self._policy.costs.seconds(entry.job) for entry in entries))
+        # One whose time is over before it came is not told to come back.
+        if 0 < left < wait:
+            advised = self.retry_after
+            raise Overloaded(
+                f"{len(self)} jobs are queued, and this would be done in about {wait:.1f} s, after its deadline, which "
+                f"is {left:.3g} s away; try again in about {advised:.1f} s",
+                retry_after=advised,
+                queued_jobs=len(self),
+                queued_cells=self._cells,
+            )
 
     def refusal(self, jobs: int, cells: int) -> Overloaded | None:
         """What so many jobs are told that do not fit now; None where they do."""
@@ -161,12 +198,14 @@ class Batches(Generic[E]):
         """Admits these whatever the limits say: for the engine's own checks."""
         for entry in entries:
             entry.group = self._policy.group(entry.job)
+            entry.seconds = self._policy.costs.seconds(entry.job)
             self._order[entry] = None
             group = self._groups.get(entry.group)
             if group is None:
                 group = self._groups[entry.group] = OrderedDict()
             group[entry] = None
             self._cells += entry.job.cells
+            self._seconds += entry.seconds
 
     def remove(self, entries: Iterable[E]) -> list[E]:
         """Takes these out, and returns those that were still queued."""
@@ -217,3 +256,5 @@ class Batches(Generic[E]):
         if not group:
             del self._groups[entry.group]
         self._cells -= entry.job.cells
+        # What rounding has left of it must not add up.
+        self._seconds = self._seconds - entry.seconds if self._order else 0.0

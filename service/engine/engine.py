@@ -219,6 +219,8 @@ class Engine:
                 result = await self._warm(job)
                 least[i] = min(least[i], result.work)
         self._policy.costs.fit(jobs, least)
+        # The warm-up's first runs built their sessions.
+        self._workers.batches.forget_speed()
         logger.debug("a run costs %s", self._policy.costs.rates)
 
     async def _warm(self, job: Job) -> JobResult:
@@ -380,10 +382,12 @@ class Engine:
     def _worked(self, one: Job | None, cells: int, result: JobResult) -> None:
         """A run of so many cells, of jobs like this one."""
         self._failures = 0
-        seconds = result.compute + result.batch_assembly
-        self._workers.batches.throughput.record(cells, seconds)
-        if one is not None:
-            self._policy.costs.record(one, cells, result.work)
+        if one is None:
+            return
+        # Alone, each would take this: what sharing a run saves counts as speed.
+        predicted = result.batch_jobs * self._policy.costs.seconds(one)
+        self._workers.batches.throughput.record(predicted, result.compute + result.batch_assembly)
+        self._policy.costs.record(one, cells, result.work)
 
     def _doubt(self) -> None:
         assert self._loop is not None

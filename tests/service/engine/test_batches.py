@@ -235,13 +235,49 @@ def test_the_estimate_lies_between_the_slowest_and_the_fastest_runs_seen(runs: l
 
 def test_the_fuller_the_queue_the_longer_the_wait_that_is_advised() -> None:
     batches: Batches[Entry] = Batches(POLICY, Limits(queued_cells=2**26, job_cells=2**26, queued_jobs=10))
-    batches.throughput.record(10**6, 1.0)
     waits = [batches.retry_after]
     for _ in range(5):
         batches.put([entry(cells=10**6)])
         waits.append(batches.retry_after)
     assert waits == sorted(waits)
     assert waits[-1] > waits[0]
+
+
+def slow(factor: float, workers: int = 1) -> Batches[Entry]:
+    """One that has seen runs take so many times what was predicted."""
+    batches: Batches[Entry] = Batches(POLICY, LIMITS, workers)
+    while not batches.throughput.settled:
+        batches.throughput.record(1.0, factor)
+    for _ in range(200):
+        batches.throughput.record(1.0, factor)
+    return batches
+
+
+@given(st.floats(0.1, 50.0), st.integers(1, 4), st.integers(1, 5), st.floats(1.0, 5000.0))
+def test_what_would_be_done_after_its_deadline_only_is_refused_at_once(
+    factor: float, workers: int, before: int, patience: float
+) -> None:
+    batches = slow(factor, workers)
+    batches.put([entry() for _ in range(before)])
+    wait = factor * 14 * (before + 1) / workers  # each is predicted to take 10, and 1 for each of its 4 cells
+    late = entry(arrived=7.0, deadline=7.0 + patience)
+    if wait > patience * 1.001:
+        with pytest.raises(Overloaded, match="after its deadline") as caught:
+            batches.put([late])
+        assert caught.value.retry_after == pytest.approx(min(60.0, factor * 14 * before / workers), rel=1e-3)
+        assert len(batches) == before
+    elif wait < patience * 0.999:
+        batches.put([late])
+        assert len(batches) == before + 1
+
+
+@pytest.mark.parametrize("why", ["nothing waits", "no deadline", "nothing measured", "too late already"])
+def test_it_is_not_refused_where_that_is_not_known(why: str) -> None:
+    batches: Batches[Entry] = Batches(POLICY, LIMITS) if why == "nothing measured" else slow(100.0)
+    if why != "nothing waits":
+        batches.put([entry()])
+    deadline = {"no deadline": None, "too late already": 3.0}.get(why, 8.0)
+    batches.put([entry(arrived=7.0, deadline=deadline)])
 
 
 @pytest.mark.parametrize("wrong", [{"job_cells": 0}, {"job_cells": 11, "queued_cells": 10}, {"queued_jobs": 0}])
