@@ -183,7 +183,7 @@ def test_square_matrices_have_square_cells() -> None:
 
 def test_names_of_a_sentences_tokens_have_room_in_every_one_of_several_panels() -> None:
     names = [f"token{i}" for i in range(21)]
-    axes = {"rows": Axis("query", range(21), names), "columns": Axis("key", range(21), names)}
+    axes: dict[str, Any] = {"rows": Axis("query", range(21), names), "columns": Axis("key", range(21), names)}
     for panels in (1, 4, 6, 9):
         assert labels(Layout(figure(*[np.eye(21)] * panels, **axes))) == (names, names)
     many = Layout(figure(*[np.eye(21)] * 64, **axes))
