@@ -88,6 +88,10 @@ ENCODING = record(
         "seed_article": or_null(TEXT),
     },
     {
+        "orders": array(
+            record({"less": TEXT, "more": TEXT, "strict": FLAG}),
+            description="pairs of parameters: the one must be less than the other, or not strictly, at most as much",
+        ),
         "fixed": {**mapping(array(WHOLE)), "description": "shapes of arrays that are part of the model"},
         "window": _WINDOW,
         "checkpoint": mapping(ANY),
