@@ -211,7 +211,11 @@ class Catalogue:
         model = self.model(name)
         if name is not None and model.name not in reading:
             others = f"model={' or model='.join(reading)} takes text; or " if reading else ""
-            raise InvalidInput(model.textless(others), pointer="/text", allowed=list(reading))
+            said = model.textless(others)
+            for problem in self.problems:
+                if problem.path.parts[-2:] == (model.name, FOLDER):
+                    said = f"model {model.name!r} takes no text, for its {problem.reason}: {others}send embeddings"
+            raise InvalidInput(said, pointer="/text", allowed=list(reading))
         if not reading:
             raise InvalidInput(
                 "none of the models served here has a tokenizer, so text is not taken; send embeddings", pointer="/text"
@@ -303,9 +307,9 @@ def _text(home: Path, encodings: Mapping[str, Encoding], problems: list[Problem]
         if text is not None:
             width = next(iter(encodings.values())).width
             if text.width != width:
-                raise TextError(f"has embeddings {text.width} wide, but the model takes {width or 'any width'}")
+                raise TextError(f"embeddings are {text.width} wide, but the model takes {width or 'any width'}")
             if text.encoding is not None and text.encoding not in encodings:
-                raise TextError(f"is for the encoding {text.encoding!r}, which the model does not have")
+                raise TextError(f"embeddings are for the encoding {text.encoding!r}, which the model does not have")
     except TextError as error:
         problems.append(Problem(home / FOLDER, str(error)))
         return None

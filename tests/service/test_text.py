@@ -183,6 +183,10 @@ def test_text_that_does_not_fit_its_model_is_a_problem_and_the_model_is_served_w
     assert problem.path == tmp_path / "small" / "text"
     assert "4 wide, but the model takes any width" in problem.reason
     assert catalogue.model("small").text is None
+    with pytest.raises(
+        InvalidInput, match="takes no text, for its embeddings are 4 wide, but the model takes any width"
+    ):
+        catalogue.text_model("small")
     assert catalogue.describe_models()[0]["takes_text"] is False
 
 
