@@ -50,6 +50,7 @@ def _run(settings: Settings, console: Console, regions: Regions | None = None) -
     try:
         sessions = Sessions(settings.device, cuda_graphs=settings.cuda_graphs)
         processes = _processes(settings, sessions.provider)
+        sessions.divide(processes)
         app = create_app(settings, sessions=sessions, board=Board(processes), regions=regions)
     except (DeviceError, KeysError) as error:
         bound.close()

@@ -32,6 +32,9 @@ from service.engine.pruning import prune
 
 logger = logging.getLogger(__name__)
 
+LEAST = 64 << 20
+"""Bytes of sessions that a process has room for, however many share the capacity: those that are asked for most."""
+
 
 class Session:
     """A graph ready to run, from many threads at once. `inputs` are those it needs; `run` may be given more.
@@ -129,6 +132,10 @@ class Sessions:
     @property
     def provider(self) -> str:
         return self._provider.name
+
+    def divide(self, processes: int) -> None:
+        """So many processes, of which this is one or will be, have the capacity together."""
+        self._capacity = max(self._capacity // processes, min(self._capacity, LEAST))
 
     def run(
         self,

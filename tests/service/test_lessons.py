@@ -30,6 +30,7 @@ from service.exchange import Exchange
 from service.express.routine import Waiting
 from service.protocol import Protocol
 from service.settings import Settings
+from service.wire import body as bodies
 from service.wire import media
 from tests.service import counts, samples
 
@@ -99,11 +100,16 @@ class Client:
         self.writer.close()
 
     def send(
-        self, body: bytes, path: str = "/attention?heads=2&return=output", method: str = "POST", missing: int = 0
+        self,
+        body: bytes,
+        path: str = "/attention?heads=2&return=output",
+        method: str = "POST",
+        missing: int = 0,
+        accept: str = media.SAFETENSORS,
     ) -> None:
         """But for the last bytes, where some are to be missing."""
         self.writer.write(
-            f"{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-type: {media.NPY}\r\naccept: {media.SAFETENSORS}\r\n"
+            f"{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-type: {media.NPY}\r\naccept: {accept}\r\n"
             f"content-length: {len(body)}\r\n\r\n".encode()
             + body[: len(body) - missing]
         )
@@ -333,3 +339,32 @@ def test_ten_thousand_requests_of_which_a_third_leave_or_fail_leave_nothing_behi
             assert set(statuses) <= {"200", "422", "499", "500"}
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("accept", "query"), [(media.SAFETENSORS, ""), (media.NPZ, ""), (media.JSON, "&arrays=base64")]
+)
+def test_a_large_answer_is_written_beside_the_event_loop_and_a_small_one_on_it(
+    sessions: Breaking, accept: str, query: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vllm#41681: writing answers took several times as long as computing them, and held up everybody else."""
+    wrote: list[str] = []
+    encode = bodies.encode
+
+    def noted(*arguments: Any) -> Any:
+        wrote.append(threading.current_thread().name)
+        return encode(*arguments)
+
+    monkeypatch.setattr(bodies, "encode", noted)
+
+    async def main() -> list[str]:
+        async with listening(sessions) as (_, port), Client(port) as client:
+            found = []
+            for tokens in (8, 600):
+                content = samples.npy(np.ones((tokens, 16), np.float32))
+                assert await client.ask(content, path=f"/attention?return=weights{query}", accept=accept) == 200
+                found.append(wrote[-1])
+            return found
+
+    small, large = asyncio.run(main())
+    assert small == threading.main_thread().name != large

@@ -24,6 +24,14 @@ def test_auto_takes_the_cpu_in_silence(capfd: pytest.CaptureFixture[str]) -> Non
     assert capfd.readouterr() == ("", "")
 
 
+def test_cuda_is_always_asked_for_without_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """onnxruntime#19288: it is on by default, and rounds float32 products to 10 bits."""
+    asked: list[Provider] = []
+    monkeypatch.setattr("service.engine.device.cuda_problem", asked.append)  # and finds none
+    assert choose("auto") == choose("cuda") == Provider(CUDA, {"use_tf32": "0"})
+    assert asked == [Provider(CUDA, {"use_tf32": "0"})] * 2
+
+
 @pytest.mark.skipif(PROBLEM is not None, reason=f"{PROBLEM}")
 def test_cuda_that_works_is_taken_without_tf32() -> None:
     assert choose("auto") == choose("cuda") == Provider(CUDA, {"use_tf32": "0"})

@@ -118,6 +118,20 @@ def test_only_so_many_bytes_of_sessions_are_kept_and_the_one_unused_longest_goes
     assert sessions.session(graph, ("weights",), False) is not second
 
 
+@pytest.mark.parametrize(("processes", "kept"), [(1, 4), (2, 2), (4, 1), (64, 1)])
+def test_several_processes_have_the_capacity_together(
+    graph: Graph, processes: int, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every = (("scores",), ("weights",), ("output",), ("scores", "weights"))
+    size = max(Sessions("cpu").session(graph, outputs, False).bytes for outputs in every)
+    monkeypatch.setattr("service.engine.session.LEAST", size)
+    sessions = Sessions("cpu", capacity=4 * size)
+    sessions.divide(processes)
+    for outputs in every:
+        sessions.session(graph, outputs, False)
+    assert len(sessions) == kept
+
+
 def test_a_session_over_the_capacity_is_kept_until_the_next(graph: Graph) -> None:
     sessions = Sessions("cpu", capacity=1)
     first = sessions.session(graph, ("scores",), False)
