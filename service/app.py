@@ -151,6 +151,7 @@ def create_app(
         lambda: service.engine.alive,
         service.reloading,
         regions,
+        peers,
     )
     app.router.routes.append(Route(PATH, attention, methods=["POST"]))  # for the 405; the middleware calls it directly
     for router in routers:

@@ -4,6 +4,7 @@ configuration.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ray import serve
@@ -18,8 +19,9 @@ MARGIN = 5.0
 """Seconds that a replica has to end after those in which its requests may."""
 
 
-def build(args: Options) -> Any:
-    """One deployment, whose replicas are the whole application each."""
+def build(given: Options | Mapping[str, Any]) -> Any:
+    """One deployment, whose replicas are the whole application each. Raises ValidationError where that cannot be."""
+    args = Options.model_validate(given)
     settings = Settings(**args.settings)
     deployment = serve.deployment(
         serve.ingress()(Replica),

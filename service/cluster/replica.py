@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ray
@@ -18,6 +18,7 @@ from service.cluster.expositions import labelled, merged
 from service.cluster.passing import Passing
 from service.errors import Draining, NotReady
 from service.routes.metrics import exposition
+from service.routes.open_inference_models import VERSION
 from service.settings import Settings
 from service.shelf import Shelf
 
@@ -68,6 +69,10 @@ class Replica:
         text = await exposition(self._service.telemetry, accept)
         return await asyncio.to_thread(labelled, text, self._name)
 
+    async def reports(self, models: Sequence[str]) -> list[dict[str, Any]]:
+        """Its own statistics of these models."""
+        return [self._service.statistics.report(model, VERSION) for model in models]
+
     async def shelf(self) -> Shelf:
         """What it serves."""
         return await asyncio.to_thread(self._service.reloading.shelf.read)
@@ -81,6 +86,9 @@ class Replica:
     async def expositions(self, accept: str) -> str:
         texts = await self._ask("exposition", accept, within=PATIENCE)
         return await asyncio.to_thread(merged, texts or [await self.exposition(accept)])
+
+    async def statistics(self, models: Sequence[str]) -> list[list[dict[str, Any]]]:
+        return await self._ask("reports", models, within=PATIENCE) or [await self.reports(models)]
 
     async def agree(self, shelf: Shelf) -> None:
         if await self._ask("follow", shelf, within=TOGETHER) is None:

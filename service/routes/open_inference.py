@@ -22,12 +22,14 @@ from service.errors import (
 )
 from service.exchange import Exchange
 from service.lifecycle import Lifecycle
+from service.peers import Peers
 from service.reloading import Reloading
 from service.routes import open_inference_regions as regions
 from service.routes import upload
 from service.routes.open_inference_infer import Infer
 from service.routes.open_inference_models import EXTENSIONS, VERSION, ServedModel, ServedModels, server
 from service.routes.open_inference_statistics import Statistics
+from service.routes.open_inference_sums import summed
 from service.routes.query import check_names
 from service.scoring import Scoring
 from service.settings import Settings
@@ -101,8 +103,10 @@ class OpenInference:
         alive: Callable[[], bool],
         reloading: Reloading,
         shared: Regions | None = None,
+        peers: Peers | None = None,
     ) -> None:
         self.reloading = reloading
+        self.peers = peers
         self.models = ServedModels(catalogue)
         self.lifecycle = lifecycle
         self.settings = settings
@@ -141,9 +145,9 @@ class OpenInference:
         elif method == "POST":
             await _answer(send, method, await self._repository(scope, receive, target))
         else:
-            await _answer(send, method, self._described(target))
+            await _answer(send, method, await self._described(target))
 
-    def _described(self, target: Target) -> Any:
+    async def _described(self, target: Target) -> Any:
         """What a GET is answered with."""
         match target.template:
             case "/v2":
@@ -156,7 +160,7 @@ class OpenInference:
                 self._check_ready()
                 return {"live": True, "ready": True}
             case "/v2/models/stats":
-                return self._statistics(self.models.all)
+                return await self._statistics(self.models.all)
         served = self.models.find(target.model, target.version)
         match target.template.removeprefix(MODEL):
             case "/ready":
@@ -165,7 +169,7 @@ class OpenInference:
             case "/config":
                 return served.config()
             case "/stats":
-                return self._statistics([served])
+                return await self._statistics([served])
             case _:
                 return served.metadata()
 
@@ -174,8 +178,11 @@ class OpenInference:
         if refusal is not None:
             raise refusal
 
-    def _statistics(self, models: list[ServedModel]) -> dict[str, Any]:
-        return {"model_stats": [self.statistics.report(one.name, VERSION) for one in models]}
+    async def _statistics(self, models: list[ServedModel]) -> dict[str, Any]:
+        names = [one.name for one in models]
+        if self.peers is None:
+            return {"model_stats": [self.statistics.report(name, VERSION) for name in names]}
+        return {"model_stats": list(map(summed, zip(*await self.peers.statistics(names), strict=True)))}
 
     async def _repository(self, scope: Scope, receive: Receive, target: Target) -> Any:
         body = await upload.read(scope, receive, self.settings.max_body_bytes, self.settings.body_seconds)

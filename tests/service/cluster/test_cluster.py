@@ -137,6 +137,18 @@ def test_metrics_are_those_of_all_replicas(served: Served, remote: httpx.Client)
     assert text.count("# TYPE attention_requests ") == 1
 
 
+def test_statistics_are_sums_over_the_replicas(remote: httpx.Client) -> None:
+    def counted() -> int:
+        (report,) = remote.get("/v2/models/identity.cope/stats").raise_for_status().json()["model_stats"]
+        count: int = report["inference_count"]
+        assert report["inference_stats"]["success"]["count"] == count
+        return count
+
+    before = counted()
+    assert {ask(remote, "cope") for _ in range(12)} == {200}
+    assert {counted() for _ in range(6)} == {before + 12}
+
+
 def test_a_model_that_is_unloaded_is_so_on_every_replica(remote: httpx.Client) -> None:
     assert ask(remote, "kerple") == 200
     assert remote.post("/v2/repository/models/identity.kerple/unload").status_code == 200

@@ -89,7 +89,9 @@ def test_the_configuration_is_one_that_ray_serve_and_the_service_read() -> None:
     read = ServeDeploySchema.model_validate(yaml.safe_load((DEPLOY / "serve.yaml").read_text()))
     (application,) = read.applications
     assert application.import_path == f"{build.__module__}:{build.__name__}"
-    assert build(Options(**application.args))._bound_deployment.name == "attention"
+    # Ray Serve gives what stands in the file, or in the arguments of `serve run`, as it is.
+    assert build(application.args)._bound_deployment.name == "attention"
+    assert build({"min_replicas": "3"})._bound_deployment.num_replicas == 3
 
 
 def test_kuberay_deploys_the_same_configuration() -> None:
