@@ -86,6 +86,6 @@ def _is_news(record: logging.LogRecord) -> bool:
     """A start that was given up has been explained already; uvicorn adds its traceback. What is no request is counted:
     a line for each would let anybody fill the log.
     """
-    if record.getMessage() in ("Invalid HTTP request received.", "Unsupported upgrade request."):
+    if record.getMessage() == "Invalid HTTP request received.":
         return False
     return not record.getMessage().rstrip().rpartition("\n")[2].startswith("service.errors.NotReady")

@@ -16,6 +16,7 @@ from service.errors import (
     ClientClosedRequest,
     Crowded,
     Draining,
+    MalformedRequest,
     MethodNotAllowed,
     ModelGone,
     NotReady,
@@ -36,6 +37,8 @@ NOSNIFF = (b"x-content-type-options", b"nosniff")
 
 CROWDED = "attention.crowded"
 """In the scope of a request over a connection too many."""
+UPGRADE = "attention.upgrade"
+"""In the scope of a request whose body cannot be read, as it asks for another protocol."""
 SPARED = frozenset({"/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready", "/metrics"})
 """Answered over such a connection too: a process that has many connections needs no other to take its place."""
 
@@ -116,6 +119,12 @@ class Observed:
         try:
             if CROWDED in scope and path not in SPARED:
                 raise crowded()
+            if UPGRADE in scope:
+                raise MalformedRequest(
+                    "a request that asks for another protocol (Upgrade) has no body here; send it without that header, "
+                    "as curl does with --http1.1",
+                    pointer="header:Upgrade",
+                )
             if self.keys is not None:
                 self.keys.check(path, scope["headers"])
             await app(inner, receive, send_observed)

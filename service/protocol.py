@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ from service import leftover
 from service.errors import Crowded, HeadTimeout, HeadTooLarge, MalformedRequest, ServiceError
 from service.exchange import Exchange, new_id
 from service.express.express import Express
-from service.middleware import CROWDED, NOSNIFF, crowded
+from service.middleware import CROWDED, NOSNIFF, UPGRADE, crowded
 from service.telemetry import OTHER
 from service.wire import media, problem
 
@@ -22,6 +23,8 @@ HEAD_BYTES, HEADERS = 1 << 16, 128
 """Most bytes of a request's first line and headers, and most headers."""
 SLICE, BODY_SLICE = 1 << 12, 1 << 14
 """Bytes that are parsed at a time where a request begins, and amid a body."""
+SHARE = 30
+"""An answer may be handed over in so many times `stall_seconds`, at an even pace."""
 EXTRA, EXTRA_SECONDS = 64, 1.0
 """Connections above the limit that are read, and how long their heads are waited for."""
 
@@ -29,6 +32,22 @@ EXTRA, EXTRA_SECONDS = 64, 1.0
 @lru_cache(maxsize=8)
 def _first_lines(headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
     return STATUS_LINE[200] + b"".join(b"%b: %b\r\n" % header for header in headers)
+
+
+def unclear(version: str, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """What of a head others on the way may read in another way; None where there is nothing. Names are in lower case.
+
+    RFC 9112: 3.2, one host; 6.1, the end of the body, of which the parser sees to the rest.
+    """
+    hosts = 0
+    for name, value in headers:
+        if name == b"host":
+            hosts += 1
+        elif name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+            return f"Transfer-Encoding: {value[:40].decode('latin-1')} is not read here; allowed: chunked"
+    if hosts > 1 or (hosts == 0 and version == "1.1"):
+        return f"a request has one Host header, and this one has {hosts}"
+    return None
 
 
 class Flow(FlowControl):
@@ -43,8 +62,9 @@ class Flow(FlowControl):
 
 class Protocol(HttpToolsProtocol):
     """Closes a connection whose next request's head has not arrived `header_seconds` after it began, whose client takes
-    nothing of an answer for `stall_seconds`, or sends the rest of a body long after its answer. Tells of what is no
-    HTTP as of every other failure. A head that comes in one piece needs no timer.
+    less than a part of an answer in `stall_seconds` (an answer is kept until its last byte has gone), or sends the rest
+    of a body long after its answer. Tells of what is no HTTP as of every other failure. A head that comes in one piece
+    needs no timer.
 
     Requests that come before the answers to others are parsed a few at a time, as those are answered, and meanwhile
     nothing is read.
@@ -82,13 +102,18 @@ class Protocol(HttpToolsProtocol):
         self._unfinished = 0
         """Bytes of its head since the piece with which it began."""
         self._too_large = False
+        self._unclear: str | None = None
+        """Why it cannot be told what a request is meant to be."""
         self._unread = bytearray()
         """What came beyond the requests that are under way and waiting."""
         self._refusal: ServiceError | None = None
         """What follows the answers that are under way, and ends the connection: nothing more is read."""
+        self._before: RequestResponseCycle | None = None
+        """What is answered before the request that comes, where that waits for it."""
         self._rest_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
-        self._unsent = 0
+        self._unsent = self._whole = 0
+        """Bytes of an answer when it was last looked at, and at first."""
         self._head_timer: asyncio.TimerHandle | None = None
         self._inside = False
         """Whether a request has begun and not ended."""
@@ -227,11 +252,27 @@ class Protocol(HttpToolsProtocol):
             raise ValueError  # ends the parser, which has the server refuse what it read
 
     def on_headers_complete(self) -> None:
+        self._unclear = unclear(self.parser.get_http_version(), self.headers)
+        if self._unclear is not None:
+            raise ValueError  # as above
         self._heading = False
         self._end_head()
+        before = self.cycle
         super().on_headers_complete()
+        self._before = before if self.pipeline else None
         if self._extra:
             self.cycle.keep_alive = False
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Of a request for another protocol than HTTP/1.1, which is not offered. It is answered as any other, but the
+        parser reads nothing beyond its head: there is no body, and no request after it.
+        """
+        self.cycle.keep_alive = False
+        if any(
+            name == b"transfer-encoding" or (name == b"content-length" and value != b"0")
+            for name, value in self.headers
+        ):
+            cast("dict[str, Any]", self.scope)[UPGRADE] = True
 
     def on_message_complete(self) -> None:
         self._inside = False
@@ -260,7 +301,7 @@ class Protocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         if self._stall_timer is None:
-            self._unsent = self.transport.get_write_buffer_size()
+            self._unsent = self._whole = self.transport.get_write_buffer_size()
             self._stall_timer = self.loop.call_later(self.stall_seconds, self._stalled)
 
     def resume_writing(self) -> None:
@@ -268,9 +309,9 @@ class Protocol(HttpToolsProtocol):
         super().resume_writing()
 
     def _stalled(self) -> None:
-        """Looks whether anything of the answer has been taken."""
+        """Looks whether enough of the answer has been taken."""
         unsent = self.transport.get_write_buffer_size()
-        if unsent >= self._unsent:
+        if unsent > self._unsent - max(1, min(self._unsent, self._whole // SHARE)):
             self.transport.abort()
             return
         self._unsent = unsent
@@ -345,6 +386,8 @@ class Protocol(HttpToolsProtocol):
                 limit_bytes=HEAD_BYTES,
                 limit_headers=HEADERS,
             )
+        elif self._unclear is not None:
+            error = MalformedRequest(self._unclear)
         else:
             error = MalformedRequest(
                 "this is no HTTP/1.1 request as it is read here: the method is unknown, or the first line or a header "
@@ -353,6 +396,9 @@ class Protocol(HttpToolsProtocol):
         if not self._answering():
             self._refuse(error)
         elif self._heading or not self._inside or self.pipeline:
+            if self._inside and not self._heading and self._before is not None:  # amid the body of one that waits
+                self.pipeline.popleft()
+                self.cycle = self._before
             self._refusal = error  # the answers to what came before go first
             self._end_head()
         elif self.cycle.response_started:

@@ -86,7 +86,9 @@ class Settings(BaseSettings):
     )
     drain_seconds: Seconds = Field(30.0, description="longest wait at SIGTERM for requests under way")
     keep_alive_seconds: int = Field(75, ge=1, le=3600, description="an idle connection is closed after this long")
-    stall_seconds: Seconds = Field(60.0, description="an answer of which a client takes nothing for so long is cut off")
+    stall_seconds: Seconds = Field(
+        60.0, description="an answer of which a client takes less than a thirtieth in so long is cut off"
+    )
     connections: int = Field(
         4096,
         ge=1,

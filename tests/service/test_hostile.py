@@ -277,6 +277,25 @@ def test_a_client_that_does_not_read_is_let_go(service: Process) -> None:
         assert metrics(service)["attention_inflight_requests", (("endpoint", "/attention"),)] == 0
 
 
+def test_a_client_that_reads_next_to_nothing_is_let_go(service: Process) -> None:
+    """It takes something whenever somebody looks, and 40 MB would be kept for it for hours."""
+    body = samples.npy(np.ones((1600, 4), np.float32))
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        connection.connect(("127.0.0.1", service.port))
+        headers = (f"content-type: {media.NPY}", f"accept: {media.SAFETENSORS}", f"content-length: {len(body)}")
+        connection.sendall(head("/attention?encoding=alibi&heads=4&return=weights", *headers) + body)
+        taken, began = 0, time.monotonic()
+        try:
+            while (piece := connection.recv(20_000)) and time.monotonic() - began < 20:
+                taken += len(piece)
+                time.sleep(0.05)
+        except ConnectionResetError:
+            pass
+        assert time.monotonic() - began < 15
+        assert 0 < taken < 20_000_000
+
+
 def test_a_slow_reader_that_goes_on_gets_all_of_it(service: Process) -> None:
     body = samples.npy(np.ones((1000, 4), np.float32))
     with socket.socket() as connection:
@@ -297,6 +316,111 @@ def connections(service: Process) -> int:
     port = f":{service.port:04X}"
     fields = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
     return sum(1 for line in fields if line[1].endswith(port) and line[3] == "01")
+
+
+# What others may read in another way
+
+
+CHUNKS = b"%x\r\n%b\r\n0\r\n\r\n" % (len(SMALL), SMALL)
+NEXT = head("/models", method="GET")
+"""Must not be answered where it is not certain that it is a request."""
+CHUNKED = "transfer-encoding: chunked"
+AMBIGUOUS = {
+    "a length and chunks": head("/attention", f"content-length: {len(CHUNKS)}", CHUNKED) + CHUNKS,
+    "chunks and a length": head("/attention", CHUNKED, "content-length: 4") + CHUNKS,
+    "two lengths": head("/attention", "content-length: 1", f"content-length: {len(SMALL)}") + SMALL,
+    "a length twice": head("/attention", *[f"content-length: {len(SMALL)}"] * 2) + SMALL,
+    "a list of lengths": head("/attention", f"content-length: {len(SMALL)}, {len(SMALL)}") + SMALL,
+    "a length with a sign": head("/attention", f"content-length: +{len(SMALL)}") + SMALL,
+    "a length without end": head("/attention", "content-length: " + "9" * 30) + SMALL,
+    "another coding": head("/attention", "transfer-encoding: xchunked") + CHUNKS,
+    "another coding before chunks": head("/attention", "transfer-encoding: gzip, chunked") + CHUNKS,
+    "chunks before another coding": head("/attention", "transfer-encoding: chunked, identity") + CHUNKS,
+    "chunks twice": head("/attention", CHUNKED, CHUNKED) + CHUNKS,
+    "a space before the colon": head("/attention", "transfer-encoding : chunked") + CHUNKS,
+    "a control before the coding": head("/attention", "transfer-encoding: \x0bchunked") + CHUNKS,
+    "a folded coding": head("/attention", "transfer-encoding:\r\n chunked") + CHUNKS,
+    "a folded line": head("/attention", "x-a: b\r\n c", "content-length: 0"),
+    "a chunk without an end": head("/attention", CHUNKED) + CHUNKS.replace(b"\r\n0\r\n", b"XX0\r\n"),
+    "a chunk that ends in a line feed": head("/attention", CHUNKED) + CHUNKS.replace(b"\r\n", b"\n", 1),
+    "a chunk too large for a number": head("/attention", CHUNKED) + b"f" * 17 + b"\r\n",
+    "a chunk of less than nothing": head("/attention", CHUNKED) + b"-1\r\n",
+    "line feeds alone": b"GET /models HTTP/1.1\nhost: x\n\n",
+    "a zero byte in a header": head("/models", "x-a: \x00", method="GET"),
+    "a header without a colon": head("/models", "abc", method="GET"),
+    "no host": b"GET /models HTTP/1.1\r\n\r\n",
+    "two hosts": head("/models", "host: y", method="GET"),
+    "another version": b"GET /models HTTP/9.9\r\nhost: x\r\n\r\n",
+    "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "TLS": bytes.fromhex("160301020001000200fc0303") + bytes(64),
+}
+
+
+@pytest.mark.parametrize("name", AMBIGUOUS)
+def test_what_may_be_read_in_two_ways_is_refused_and_nothing_after_it_is_read(service: Process, name: str) -> None:
+    before = metrics(service)
+    with open_(service) as connection:
+        connection.sendall(NEXT + AMBIGUOUS[name] + NEXT)  # the first one is answered first
+        (status, _), (refused, content) = answers(told(connection))
+    assert (status, refused) == (200, 400), content
+    assert json.loads(content)["type"] == "urn:attention:problem:malformed"
+    moved = counts.changes(before, metrics(service), "attention_requests_total")
+    assert moved["", "/models", "200"] == 1
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        head("http://elsewhere/attention", f"content-length: {len(SMALL)}", f"content-type: {media.NPY}") + SMALL,
+        head("/attention", "transfer-encoding:\tChunked", f"content-type: {media.NPY}") + CHUNKS,
+        head("/attention", CHUNKED, f"content-type: {media.NPY}")
+        + b"".join(b"1;a=b\r\n%c\r\n" % byte for byte in SMALL)
+        + b"0\r\nx-trailer: 1\r\n\r\n",
+    ],
+    ids=["a whole address", "a tab", "chunks of a byte"],
+)
+def test_what_is_odd_and_clear_is_answered(service: Process, request_: bytes) -> None:
+    with open_(service) as connection:
+        connection.sendall(request_ + NEXT + head("/models", "connection: close", method="GET"))
+        assert [status for status, _ in answers(told(connection))] == [200, 200, 200]
+
+
+def test_http_1_0_needs_no_host_and_ends_with_its_answer(service: Process) -> None:
+    with open_(service) as connection:
+        connection.sendall(b"GET /models HTTP/1.0\r\n\r\n")
+        assert [status for status, _ in answers(told(connection))] == [200]
+
+
+@pytest.mark.parametrize("protocol", ["h2c", "websocket"])
+def test_another_protocol_is_not_taken_up(service: Process, protocol: str) -> None:
+    """The parser reads nothing after such a head, so the connection ends with the answer."""
+    asks = ("connection: upgrade", f"upgrade: {protocol}")
+    before = len(service.output)
+    with open_(service) as connection:
+        connection.sendall(head("/models", *asks, method="GET") + NEXT)
+        found = told(connection)
+        assert b"\r\nconnection: close\r\n" in found
+        assert [status for status, _ in answers(found)] == [200]
+    with open_(service) as connection:
+        connection.sendall(head("/attention", *asks, f"content-length: {len(SMALL)}") + SMALL + NEXT)
+        ((status, content),) = answers(told(connection))
+        assert status == 400
+        assert json.loads(content)["pointer"] == "header:Upgrade"
+    assert get(service, "/health/live")[0] == 200
+    assert service.output[before:] == [], "nobody can fill the log so"
+
+
+def test_a_client_that_closes_the_side_on_which_it_sends_has_left(service: Process) -> None:
+    before = metrics(service)
+    with open_(service) as connection:
+        body = samples.npy(np.random.default_rng(0).standard_normal((1200, 16)).astype(np.float32))
+        headers = (f"content-type: {media.NPY}", f"content-length: {len(body)}")
+        connection.sendall(head("/attention?heads=4&return=output", *headers) + body)
+        connection.shutdown(socket.SHUT_WR)
+        assert told(connection) == b""
+    until(
+        lambda: counts.changes(before, metrics(service), "attention_requests_total")["rope", "/attention", "499"] == 1
+    )
 
 
 # Many
