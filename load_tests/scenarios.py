@@ -226,7 +226,10 @@ SCENARIOS = {
             "soak",
             "60 % of the capacity for long, 1 % wrong, 5 % of the clients leave",
             (
-                warm(EVERYDAY),
+                # What is kept for every length of every encoding is there before memory is looked at.
+                Closed(
+                    "filling", 60, 16, replace(EVERYDAY, lengths=dict.fromkeys(EVERYDAY.lengths, 1.0), exponent=0.0)
+                ),
                 capacity(EVERYDAY),
                 Open(
                     (

@@ -140,7 +140,9 @@ class Protocol(HttpToolsProtocol):
         self._begin_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._give_up()
+        if self._partial is not None:
+            # As far as its head at least: it counts as one whose client has left.
+            self._parse(self._end_partial()[:SLICE])
         self._end_head()
         self._end_rest()
         self._end_stall()

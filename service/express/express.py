@@ -212,9 +212,10 @@ class Express:
             self._waiting -= len(requests)
             self.lifecycle.inflight -= len(requests)
             try:
-                declined = self._answer(routine, requests, full=bool(routine.waiting)) if room else requests
+                full = bool(routine.waiting)
+                declined = self._answer(routine, requests, full=full) if room else self._staying(routine, requests)
             except Exception:
-                declined = [one for one in requests if not one.answered]
+                declined = self._staying(routine, [one for one in requests if not one.answered])
                 logger.exception("%d requests failed, and are read again", len(declined))
             for one in declined:
                 one.connection.decline(one.data)
@@ -342,6 +343,7 @@ class Express:
         if not left:
             return requests
         for one in left:
+            one.answered = True  # as far as it will be
             exchange = replace(self._like(routine), request_id=new_id(), began=one.began, sent_as="")
             exchange.fails(ClientClosedRequest.status, ClientClosedRequest.reason)
             self.telemetry.began(PATH)

@@ -276,7 +276,10 @@ class SharedExpress:
         except ClientClosedRequest as error:
             self._left(known, error, began)
         except ServiceError:
-            connection.decline(content)
+            if connection.gone:  # nobody is told what went wrong
+                self._left(known, ClientClosedRequest("the client left before its answer was ready"), began)
+            else:
+                connection.decline(content)
         else:
             self._reply(connection, known, result, content, began, queued)
         finally:

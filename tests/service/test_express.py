@@ -431,6 +431,42 @@ def test_a_client_that_has_left_is_counted_and_not_computed(door: Door) -> None:
     assert door.service.lifecycle.inflight == 0
 
 
+@pytest.mark.parametrize("fault", ["no room", "a run that raises"])
+def test_a_client_that_has_left_is_counted_where_its_request_cannot_be_run_here(
+    door: Door, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are read again, and it cannot be: nothing of a closed connection is."""
+
+    def read() -> dict[counts.Key, float]:
+        return counts.parse(generate_latest(door.service.telemetry.registry).decode())
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError
+
+    sent = request(GOOD, "encoding=kerple&return=weights,scores")
+    door.long(sent)
+    assert door.short(sent) is not None
+    before = read()
+    here, gone = Connection(), Connection()
+
+    async def main() -> None:
+        assert door.express.take(here, sent)
+        assert door.express.take(gone, sent)
+        gone.gone = True
+        if fault == "no room":
+            monkeypatch.setattr(door.express.engine, "room", lambda job: 0)
+        else:
+            monkeypatch.setattr(door.express.engine, "run_at_once", fail)
+        await asyncio.sleep(0)
+
+    door.runner.run(main())
+    assert here.declined == sent
+    assert gone.declined is None
+    moved = counts.changes(before, read(), "attention_requests_total")
+    assert moved == {("kerple", "/attention", "499"): 1}
+    assert door.service.lifecycle.inflight == 0
+
+
 def test_one_wrong_request_among_many_goes_the_long_way_alone(door: Door) -> None:
     door.long(request(GOOD))
     assert door.short(request(GOOD)) is not None
@@ -781,11 +817,13 @@ def test_a_client_that_leaves_with_its_request_disturbs_nobody(service: Process)
         assert receive(connection, 1)[0][0] == 200
 
 
-def test_the_rest_of_a_known_request_may_come_late_or_never(service: Process) -> None:
-    sent = request(GOOD)
+@pytest.mark.parametrize("tokens", [8, 100], ids=["short", "longer than what is parsed at a time"])
+def test_the_rest_of_a_known_request_may_come_late_or_never(service: Process, tokens: int) -> None:
+    sent = request(samples.npy(np.ones((tokens, 16), np.float32)))
     with socket.create_connection(("127.0.0.1", service.port), timeout=20) as connection:
-        connection.sendall(sent)
-        receive(connection, 1)
+        for _ in range(3):  # until its head is known
+            connection.sendall(sent)
+            receive(connection, 1)
         for pause in (0.05, 1.3):  # before and after the server reads what there is
             connection.sendall(sent[:-40])
             time.sleep(pause)
