@@ -33,7 +33,9 @@ def test_no_format_fails_or_leaves_memory_behind(tmp_path: Path) -> None:
         cells[0]: cells[1:] for cells in re.findall(r"^│ (\w+) +│ +([\d,]+) +│ +(\d+) +│", done.stdout, re.MULTILINE)
     }
     assert set(rows) == set(FORMATS)
-    assert all(int(runs) > 100 and int(reached) > 50 for runs, reached in rows.values()), rows
+    for name, (runs, reached) in rows.items():
+        assert int(runs) >= len(FORMATS[name].seeds)
+        assert int(reached) > 50
 
 
 @pytest.mark.parametrize("name", FORMATS)
