@@ -171,6 +171,12 @@ class Overloaded(ServiceError):
         self.retry_after = retry_after
 
 
+class BodiesPending(Overloaded):
+    """Bodies that have not come in full take as much memory as they may."""
+
+    title, reason = "Too many bodies are arriving", "bodies_pending"
+
+
 class ClientClosedRequest(ServiceError):
     """The client left before its answer was ready; nobody reads this."""
 

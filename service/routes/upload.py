@@ -7,13 +7,37 @@ import asyncio
 from starlette.types import Message, Receive, Scope
 
 from service import leftover
-from service.errors import BodyTimeout, ClientClosedRequest, PayloadTooLarge, UnsupportedMediaType
+from service.errors import BodiesPending, BodyTimeout, ClientClosedRequest, PayloadTooLarge, UnsupportedMediaType
 from service.exchange import Exchange, header
 from service.routes.leaving import arrived
 
+TOGETHER = 16
+"""All bodies that are arriving at a process may have so many times the bytes that one may have."""
+
+
+class Arriving:
+    """Bytes of the bodies of which a part has come, in one process."""
+
+    def __init__(self) -> None:
+        self.held = 0
+
+    def take(self, count: int, limit: int) -> None:
+        """Raises BodiesPending where they would be too many; nothing is taken then."""
+        if self.held + count > TOGETHER * limit:
+            raise BodiesPending(
+                f"{self.held} bytes of bodies that have not come in full are kept already, the limit is "
+                f"{TOGETHER * limit}, {TOGETHER} times ATTENTION_MAX_BODY_BYTES; try again",
+                retry_after=1.0,
+                limit=TOGETHER * limit,
+            )
+        self.held += count
+
+
+_arriving = Arriving()
+
 
 async def read(scope: Scope, receive: Receive, limit: int, seconds: float, *, coded: bool = False) -> bytes | bytearray:
-    """The whole body. Raises PayloadTooLarge, BodyTimeout, UnsupportedMediaType, ClientClosedRequest.
+    """The whole body. Raises PayloadTooLarge, BodyTimeout, BodiesPending, UnsupportedMediaType, ClientClosedRequest.
 
     `coded`: it may have a content coding, which is left to the caller.
     """
@@ -47,18 +71,25 @@ async def read(scope: Scope, receive: Receive, limit: int, seconds: float, *, co
 
 
 async def _collect(exchange: Exchange, receive: Receive, limit: int, first: Message | None = None) -> bytes | bytearray:
-    body: bytes | bytearray
-    body, more = _content(first or await receive())
-    if more:
-        body = bytearray(body)
-        while more and len(body) <= limit:
-            part, more = _content(await receive())
+    part, more = _content(first or await receive())
+    body, held = bytearray(), 0
+    try:
+        while more and len(body) + len(part) <= limit:
+            _arriving.take(len(part), limit)
+            held += len(part)
             body += part
+            part, more = _content(await receive())
+    finally:
+        _arriving.held -= held
     exchange.body_read = not more
-    if len(body) > limit:
+    if len(body) + len(part) > limit:
         if more:
             await leftover.discard(exchange, receive)
-        raise too_large(f"more than {limit} bytes" if more else f"{len(body)} bytes", limit)
+        size = len(body) + len(part)
+        raise too_large(f"more than {limit} bytes" if more else f"{size} bytes", limit)
+    if not body:
+        return part
+    body += part
     return body
 
 

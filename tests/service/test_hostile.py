@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from service.protocol import EXTRA, HEAD_BYTES, HEADERS
+from service.routes.upload import TOGETHER
 from service.wire import media
 from tests.service import counts, samples
 from tests.service.process import Process, serving
@@ -471,6 +472,33 @@ def test_many_requests_in_one_piece_take_no_memory(service: Process) -> None:
                 pass
         assert get(service, "/health/live")[0] == 200
         assert resident(service) - before < 100 << 20
+
+
+def test_bodies_that_do_not_end_take_the_memory_of_some_and_not_of_all() -> None:
+    with serving(workers="1", max_body_bytes="1MiB", body_seconds="60") as service:
+        post(service, SMALL)
+        before = resident(service)
+        with ExitStack() as stack:
+            statuses = Counter[bytes]()
+            kept = []
+            for _ in range(TOGETHER + 24):
+                connection = stack.enter_context(open_(service))
+                connection.settimeout(0.3)
+                connection.sendall(head("/attention", f"content-type: {media.NPY}", f"content-length: {LIMIT}"))
+                try:
+                    connection.sendall(bytes(LIMIT - 1000))
+                    statuses[connection.recv(12)] += 1
+                except TimeoutError:  # the rest of it is waited for
+                    kept.append(connection)
+            assert statuses[b"HTTP/1.1 429"] >= 20
+            assert TOGETHER // 2 <= len(kept) <= TOGETHER
+            assert resident(service) - before < 3 * TOGETHER * LIMIT
+            assert post(service, SMALL)[0] == 200
+            kept[0].settimeout(30)
+            kept[0].sendall(bytes(1000))
+            assert kept[0].recv(12) == b"HTTP/1.1 400", "it came in full, and is no array"
+        until(lambda: connections(service) == 0)
+        assert post(service, samples.npy(np.ones((1000, 200), np.float32)), "rows=-1")[0] == 200
 
 
 @pytest.fixture(scope="module")
