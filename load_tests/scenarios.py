@@ -228,7 +228,7 @@ SCENARIOS = {
             (
                 # What is kept for every length of every encoding is there before memory is looked at.
                 Closed(
-                    "filling", 60, 16, replace(EVERYDAY, lengths=dict.fromkeys(EVERYDAY.lengths, 1.0), exponent=0.0)
+                    "filling", 180, 16, replace(EVERYDAY, lengths=dict.fromkeys(EVERYDAY.lengths, 1.0), exponent=0.0)
                 ),
                 capacity(EVERYDAY),
                 Open(
