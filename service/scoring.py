@@ -420,7 +420,7 @@ class Scoring:
                 own = outputs = _outputs(encoding, kept, half)
                 behind = None
                 if study is not None:
-                    outputs = (*outputs, *(name for name in study.compared if name not in outputs), *study.computed)
+                    outputs = (*outputs, *(name for name in study.read if name not in outputs), *study.computed)
                     behind = self.analyst.behind(encoding.graph) if study.computed else None
                 parts.append(Part(instance, parameters, lines, outputs, own, needs, behind))
         if self._padding is not None and study is None:

@@ -22,6 +22,8 @@ from service.summaries.definition import Ground
 from service.summaries.graph import TOLERANCES, open_graph, row_feeds
 from service.summaries.layout import Layout
 from service.summaries.metrics import Outputs, in_one_run, outputs_for
+from service.summaries.profile import PROFILE
+from service.summaries.rows import DIAGONALS
 from service.summaries.summary import Summary, ground_of, summarise
 
 EXPORTED = Path(__file__).parents[2] / "exported"
@@ -70,6 +72,16 @@ class Study:
     def computed(self) -> tuple[str, ...]:
         """The further outputs of the scores graph."""
         return tuple(APPENDED + name for name in self.outputs.rows) if self.wanted.of_rows else ()
+
+    @property
+    def scattered(self) -> bool:
+        """Whether no run gives the sums over diagonals: they are had from the weights."""
+        return PROFILE in self.wanted.of_rows and self.layout.ordered and DIAGONALS[0] not in self.outputs.rows
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """The matrices that are read once they are computed."""
+        return self.compared or (("weights",) if self.scattered else ())
 
     @property
     def compared(self) -> tuple[str, ...]:

@@ -26,7 +26,8 @@ from service.records import MatricesInput, Timings
 from service.summaries.graph import BLOCK_CELLS, TOLERANCES, row_feeds, uniform
 from service.summaries.layout import Layout
 from service.summaries.metrics import Outputs, in_one_run, outputs_for
-from service.summaries.profile import PROFILE, placed
+from service.summaries.profile import PROFILE, placed, scattered
+from service.summaries.rows import DIAGONALS, counts
 from service.summaries.summary import Summary, summarise
 
 Matrix = Float[np.ndarray, "batch heads queries keys"]
@@ -323,16 +324,24 @@ class _Study:
         return {"results": results, **comparison}
 
     def _summary(self, name: str) -> Summary:
-        given = self._given
+        given, tolerance = self._given, self._tolerance(name)
+        rows = self._rows[name].arrays
+        if PROFILE in given.wanted.of_rows and given.layout.ordered and DIAGONALS[0] not in rows:
+            over = counts(rows["row_sum"], tolerance, sinks=self._options.sinks)
+            if given.padding is not None:
+                over &= ~given.padding[:, None]
+            matrix, sinks = given.matrices[name], self._options.sinks
+            found = scattered(matrix, rows["row_sum"], over, given.layout, visible=given.visible, sinks=sinks)
+            rows = {**rows, **found}
         return summarise(
-            self._rows[name].arrays,
+            rows,
             given.layout,
             uniform=self._uniform.arrays,
             visible_keys=self._counts,
             metrics=given.wanted.of_rows,
             padding=given.padding,
             sinks=self._options.sinks,
-            tolerance=self._tolerance(name),
+            tolerance=tolerance,
         )
 
     def _comparison(self, name: str, summaries: Mapping[str, Summary]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -21,8 +22,8 @@ from service.records import ScoringResult
 from service.selection import Indices, index
 from service.summaries.graph import row_feeds, uniform
 from service.summaries.layout import Layout
-from service.summaries.profile import PROFILE, placed
-from service.summaries.rows import DIAGONALS
+from service.summaries.profile import PROFILE, placed, scattered
+from service.summaries.rows import DIAGONALS, counts
 from service.summaries.summary import Summary, summarise
 
 PAIR_CELLS = 1 << 18
@@ -100,7 +101,7 @@ class Inquiry:
     def of_parts(self, parts: slice) -> Inquiry:
         """That of some of the parts, which are computed together; their results come into this one as well."""
         some = copy(self)
-        some._rows = self._rows[parts]
+        some._rows, some._sinks = self._rows[parts], self._sinks[parts]
         some._first = not parts.start
         return some
 
@@ -115,7 +116,7 @@ class Inquiry:
             layout = layout.item(block.batch).rows(block.queries)
             if padding is not None:
                 padding = padding[block.batch if len(padding) > 1 else slice(None), block.queries]
-        profiled = DIAGONALS[0] in study.outputs.rows
+        profiled = DIAGONALS[0] in study.outputs.rows or study.scattered
         if block == self._whole and layout.key_tokens is None and not (profiled and padding is not None):
             key, feeds = self._analyst.feeds(study)
         else:
@@ -145,6 +146,10 @@ class Inquiry:
         for sheet, answer in zip(self._rows, parts, strict=True):
             found = {name.removeprefix(APPENDED): array for name, array in answer.outputs.items() if appended(name)}
             sheet.put({name: placed(name, array, piece.layout) for name, array in found.items()}, piece.block)
+        if self.study.scattered:
+            diagonals = await asyncio.to_thread(self._scattered, piece, parts)
+            for sheet, found in zip(self._rows, diagonals, strict=True):
+                sheet.put(found, piece.block)
         run: list[JobResult] = []
         if self.compares:
             pairs = [pair for i in range(1, len(parts)) for pair in self._pair_jobs(i, piece, parts[0], parts[i])]
@@ -155,6 +160,15 @@ class Inquiry:
                     sheet.put(result.outputs, block)
                 run += results
         return run
+
+    def _scattered(self, piece: Piece, parts: Sequence[JobResult]) -> list[dict[str, np.ndarray]]:
+        """The sums over diagonals that the runs could not give."""
+        diagonals = []
+        for sinks, answer in zip(self._sinks, parts, strict=True):
+            weights, row_sum = answer.outputs["weights"], answer.outputs[f"{APPENDED}row_sum"]
+            over = counts(row_sum, TOLERANCE, sinks=sinks) & piece.feeds["profiled"][:, None]
+            diagonals.append(scattered(weights, row_sum, over, piece.layout, visible=piece.visible, sinks=sinks))
+        return diagonals
 
     def _pair_jobs(
         self, part: int, piece: Piece, reference: JobResult, other: JobResult

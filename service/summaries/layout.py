@@ -119,8 +119,10 @@ class Layout:
         return feeds
 
     def runs(self) -> Iterator[slice]:
-        """The rows split where places do not go up by one: a diagonal of each part is one distance."""
-        places = self.places
-        breaks = np.flatnonzero((np.diff(places) != 1) & ~((places[1:] < 0) & (places[:-1] < 0))) + 1
+        """The rows split where places do not go up by one: a diagonal of each part is one distance. Rows that have no
+        place are on no diagonal, and fit anywhere.
+        """
+        placed = np.flatnonzero(self.places >= 0)
+        breaks = placed[1:][np.diff(self.places[placed] - placed) != 0]
         edges = [0, *(int(at) for at in breaks), self.queries]
         yield from (slice(start, stop) for start, stop in pairwise(edges))

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 
 from service.summaries.layout import Layout
 from service.summaries.lists import written
 from service.summaries.rows import DIAGONALS, RowNumbers
+from service.summaries.shapes import Matrix, Visible
 
 PROFILE = "distance_profile"
 
@@ -69,13 +70,45 @@ def profile_of(
 def placed(name: str, array: np.ndarray, layout: Layout) -> np.ndarray:
     """Diagonal sums by distance in places, from -(keys - 1) to keys - 1, in float64; other arrays as they are.
 
-    `layout` is that of the rows given, whose places go up by one. Entry c is the diagonal row - key = rows - c.
+    `layout` is that of the rows given, whose places go up by one where they have any. Entry c is the diagonal
+    row - key = rows - c.
     """
     if name not in DIAGONALS:
         return array
-    keys, count, place = layout.keys, layout.queries, int(layout.places[0])
+    keys, count, rows = layout.keys, layout.queries, np.flatnonzero(layout.places >= 0)
     whole = np.zeros((*array.shape[:2], 2 * keys - 1))
-    if place >= 0:
-        # Distance d = place + count - c, c = keys + count - 1 .. 1, is at d + keys - 1.
-        whole[..., place : place + count + keys - 1] = array[..., keys + count - 1 : 0 : -1]
+    if rows.size:
+        # Distance d = place + count - c, c = keys + count - 1 .. 1, is at d + keys - 1; `place` is what row 0 has
+        # or would have, and what would lie outside is of rows that have none.
+        place = int(layout.places[rows[0]] - rows[0])
+        first, last = max(place, 0), min(place + count, keys) + keys - 1
+        whole[..., first:last] = array[..., keys + count - 1 : 0 : -1][..., first - place : last - place]
     return whole
+
+
+def scattered(
+    weights: Matrix,
+    row_sum: Float[np.ndarray, "batch heads queries"],
+    over: Bool[np.ndarray, "batch heads queries"],
+    layout: Layout,
+    *,
+    visible: Visible | None,
+    sinks: bool,
+) -> dict[str, np.ndarray]:
+    """What `placed` gives of the diagonal sums, for rows whose places do not go up by one. `over` are the rows that are
+    counted and no padding; with `sinks` they are divided by their sums. In float64.
+    """
+    keys = layout.keys
+    found = {name: np.zeros((*weights.shape[:2], 2 * keys - 1)) for name in DIAGONALS}
+    for row in np.flatnonzero(layout.places >= 0):
+        seen = np.ones((1, 1, keys), bool) if visible is None else visible[:, :, row]
+        several = np.count_nonzero(seen, axis=-1)[..., None]
+        seen = seen & over[:, :, row, None] & (several >= 2)
+        p = np.where(seen, weights[:, :, row], 0.0).astype(np.float64)
+        if sinks:
+            p /= np.where(seen.any(-1), row_sum[:, :, row], 1.0).astype(np.float64)[..., None]
+        place = int(layout.places[row])
+        at = slice(place, place + keys)  # of distances place - key, from that of the last key on
+        for name, cells in zip(DIAGONALS, (p, seen / np.maximum(several, 1), seen), strict=True):
+            found[name][..., at] += cells[..., ::-1]
+    return found

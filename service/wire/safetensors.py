@@ -150,4 +150,4 @@ def _padded(text: bytes) -> bytes:
 
 def _bytes(array: Array) -> memoryview:
     little = array if sys.byteorder == "little" else array.astype(array.dtype.newbyteorder("<"))
-    return little.data.cast("B")
+    return little.data.cast("B") if little.size else memoryview(b"")

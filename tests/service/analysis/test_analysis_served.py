@@ -20,6 +20,7 @@ from service.engine.session import Sessions
 from service.large import Bounds
 from service.records import MATRICES, AttentionInput, AttentionOptions, ScoringResult, Timings
 from service.scoring import Scoring
+from service.selection import Selection
 from service.summaries.lists import plain
 from service.tables import TableCache
 from service.wire import media
@@ -223,6 +224,32 @@ def test_blocks_of_rows_say_what_the_whole_says(both: Both, seed: int) -> None:
         assert close(plain(a.summary or {}), plain(b.summary or {}))
         assert close(plain(a.profile or {}), plain(b.profile or {}))
         assert (a.weights is None) == (b.weights is None) == ("weights" not in returns or bool(case.top))
+
+
+@pytest.mark.parametrize("rows", ["0,3,4,30,7", "::2", "20:"])
+@pytest.mark.parametrize("compared", [True, False])
+def test_blocks_of_picked_rows_have_the_profile_of_the_whole(both: Both, rows: str, compared: bool) -> None:
+    random = np.random.default_rng(5)
+    one, other = both(
+        AttentionInput(
+            embeddings=random.normal(size=(2, 33, 8)).astype(np.float32),
+            mask=random.random((2, 33)) < 0.8,
+            parameters={"none.sinks": np.array([3.0, 0.0])},
+        ),
+        encoding="rope",
+        compare=("none",),
+        heads=2,
+        causal=True,
+        rows=Selection.of("rows", rows.split(",")),
+        returns=("summary", *(["comparison"] if compared else [])),
+        metrics=("all",),
+    )
+    assert close(plain(one.comparison or {}), plain(other.comparison or {}))
+    for a, b in zip(one.results, other.results, strict=True):
+        assert a.profile is not None
+        assert close(plain(a.profile), plain(b.profile or {}))
+        assert plain(a.profile)["weights"][0][0]
+        assert np.nansum(a.profile["weights"], axis=-1) == pytest.approx(1, abs=1e-5)
 
 
 def close(a: Any, b: Any) -> bool:

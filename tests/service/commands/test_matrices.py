@@ -43,6 +43,13 @@ def test_csv(files: tuple[str, str]) -> None:
     assert any(row.startswith("theirs,mine,,0,tv,0.75") for row in rows)
 
 
+def test_more_queries_than_keys(tmp_path: Path) -> None:
+    np.save(tmp_path / "long.npy", np.full((5, 2), 0.5, np.float32))
+    done = command_here("compare-matrices", str(tmp_path / "long.npy"), "--metrics", "all", "--json")
+    profile = json.loads(done.stdout)["results"][0]["summary"]["distance_profile"]
+    assert (profile["distances"], profile["weights"], profile["rows"]) == ([-1, 0, 1], [[0.25, 0.5, 0.25]], [2])
+
+
 def test_exit_codes(files: tuple[str, str], tmp_path: Path) -> None:
     assert command_here("compare-matrices", files[0], files[0]).returncode == 2
     assert command_here("compare-matrices", files[0], "no-such-file").returncode == 2
