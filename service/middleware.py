@@ -27,6 +27,7 @@ from service.errors import (
 from service.exchange import Exchange, header
 from service.keys import Keys
 from service.lifecycle import Lifecycle
+from service.sending import SENDING, Sending
 from service.telemetry import Telemetry
 from service.wire import media, problem
 
@@ -99,12 +100,14 @@ class Observed:
         door = None if app is not None else self._door(path)
         app = app or door or self.app
         exchange = Exchange.begin(scope, door.endpoint(path) if door is not None else self.endpoint(path))
-        started = False
+        started = lingers = cut = ended = False
+        given = last = 0
+        sending: Sending | None = scope.get(SENDING)
         head = scope["method"] == "HEAD" and door is None
         inner = {**scope, "method": "GET"} if head else scope
 
         async def send_observed(message: Message) -> None:
-            nonlocal started
+            nonlocal started, cut, ended, given, last
             if message["type"] == "http.response.start":
                 started = True
                 exchange.status = message["status"]
@@ -112,7 +115,14 @@ class Observed:
                 message["headers"] = [*message.get("headers", ()), *self._headers(exchange)]
             elif head:
                 message["body"] = b""
+            if sending is not None and not cut:
+                await sending.settled()
+                cut = sending.closed
             await send(message)
+            if message["type"] == "http.response.body" and not cut:
+                last = len(message.get("body", b""))
+                given += last
+                ended = not message.get("more_body", False)
 
         self.lifecycle.inflight += 1
         self.telemetry.began(exchange.endpoint)
@@ -128,8 +138,16 @@ class Observed:
             if self.keys is not None:
                 self.keys.check(path, scope["headers"])
             await app(inner, receive, send_observed)
+            if sending is not None:
+                written = time.perf_counter()
+                unsent = await sending.over(given, last)
+                if (unsent or (cut and not ended)) and exchange.reason is None:
+                    exchange.fails(ClientClosedRequest.status, ClientClosedRequest.reason)
+                    exchange.sent = given - unsent
+                elif exchange.timings is not None:
+                    exchange.timings.serialize += time.perf_counter() - written
         except ServiceError as error:
-            await self._fail(error, exchange, scope, receive, None if started else send_observed, door)
+            lingers = await self._fail(error, exchange, scope, None if started else send_observed, door)
         except asyncio.CancelledError:
             exchange.status, exchange.reason = ClientClosedRequest.status, ClientClosedRequest.reason
             raise
@@ -139,11 +157,15 @@ class Observed:
             if started:  # the server must cut the answer short: nothing else tells the client
                 exchange.reason = failure.reason
                 raise
-            await self._fail(failure, exchange, scope, receive, send_observed, door)
+            lingers = await self._fail(failure, exchange, scope, send_observed, door)
         finally:
-            self.lifecycle.inflight -= 1
             now = time.perf_counter()
             self.telemetry.finished(exchange, now - exchange.began)
+            try:
+                if lingers:
+                    await self._linger(exchange, receive, send)
+            finally:
+                self.lifecycle.inflight -= 1
 
     def _headers(self, exchange: Exchange) -> Headers:
         headers = [
@@ -160,35 +182,41 @@ class Observed:
         error: ServiceError,
         exchange: Exchange,
         scope: Scope,
-        receive: Receive,
         send: Send | None,
         door: Door | None,
-    ) -> None:
+    ) -> bool:
+        """Tells of it. Returns whether the answer has still to be ended, after a body that comes was taken in."""
         exchange.fails(error.status, error.reason)
         if send is None or isinstance(error, ClientClosedRequest):
-            return
+            return False
         # A client that asked leave to send its body, and never got it, may or may not send it now.
         exchange.close |= not exchange.body_read and header(scope, b"expect") is not None
-        try:
-            await self._empty(exchange, scope, receive)
-        except ClientClosedRequest:
-            return
         if door is not None:
             status, kind, content = door.failure(error)
         else:
             status, kind, content = error.status, media.PROBLEM, problem.encode(error, exchange.request_id)
-        headers = _refusing(error, kind, content)
+        headers, lingers = _refusing(error, kind, content), self._lingers(exchange, scope)
         await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else content})
+        content = b"" if scope["method"] == "HEAD" else content
+        await send({"type": "http.response.body", "body": content, "more_body": lingers})
+        return lingers
 
-    async def _empty(self, exchange: Exchange, scope: Scope, receive: Receive) -> None:
-        """Takes in an unread body, where the connection is closed after the answer. Raises ClientClosedRequest."""
+    def _lingers(self, exchange: Exchange, scope: Scope) -> bool:
+        """Whether a body comes that nobody reads, and the connection is closed after the answer. (Where it is kept, the
+        protocol reads on.)
+        """
         if exchange.body_read or exchange.close or not _has_body(scope):
+            return False
+        asked = scope["http_version"] == "1.0" or "close" in (header(scope, b"connection") or "").lower()
+        return self.lifecycle.draining or asked
+
+    async def _linger(self, exchange: Exchange, receive: Receive, send: Send) -> None:
+        """The answer is written: takes the body in, and ends the answer, which closes the connection."""
+        try:
+            await leftover.discard(exchange, receive, 1.0 if self.lifecycle.draining else leftover.SECONDS)
+        except ClientClosedRequest:
             return
-        if self.lifecycle.draining:
-            await leftover.discard(exchange, receive, 1.0)
-        elif scope["http_version"] == "1.0" or "close" in (header(scope, b"connection") or "").lower():
-            await leftover.discard(exchange, receive)
+        await send({"type": "http.response.body", "body": b""})
 
 
 def crowded() -> Crowded:

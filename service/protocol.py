@@ -16,6 +16,7 @@ from service.errors import Crowded, HeadTimeout, HeadTooLarge, MalformedRequest,
 from service.exchange import Exchange, new_id
 from service.express.express import Express
 from service.middleware import CROWDED, NOSNIFF, UPGRADE, crowded
+from service.sending import SENDING, Sending
 from service.telemetry import OTHER
 from service.wire import media, problem
 
@@ -25,6 +26,8 @@ SLICE, BODY_SLICE = 1 << 12, 1 << 14
 """Bytes that are parsed at a time where a request begins, and amid a body."""
 SHARE = 30
 """An answer may be handed over in so many times `stall_seconds`, at an even pace."""
+LOOK = 0.05
+"""Seconds between two looks at how much of an answer waits: where the client leaves amid it, that is what is known."""
 EXTRA, EXTRA_SECONDS = 64, 1.0
 """Connections above the limit that are read, and how long their heads are waited for."""
 
@@ -112,6 +115,8 @@ class Protocol(HttpToolsProtocol):
         """What is answered before the request that comes, where that waits for it."""
         self._rest_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
+        self.sending = Sending()
+        self._look_timer: asyncio.TimerHandle | None = None
         self._unsent = self._whole = 0
         """Bytes of an answer when it was last looked at, and at first."""
         self._head_timer: asyncio.TimerHandle | None = None
@@ -131,6 +136,7 @@ class Protocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.flow: Flow = Flow(transport)
+        self.sending = Sending(transport)
         if len(self.connections) > self.most:
             if len(self.connections) > self.most + EXTRA:
                 self._refuse(crowded())
@@ -146,7 +152,13 @@ class Protocol(HttpToolsProtocol):
         self._end_head()
         self._end_rest()
         self._end_stall()
+        self.sending.lose(broken=exc is not None)
         super().connection_lost(exc)
+
+    def eof_received(self) -> None:
+        if self.sending.waiting:
+            self.sending.waits(self.transport.get_write_buffer_size())
+        super().eof_received()
 
     def data_received(self, data: bytes) -> None:
         if self._held is not None:
@@ -235,8 +247,10 @@ class Protocol(HttpToolsProtocol):
         self._inside = self._heading = True
         self._head_bytes = self._headers = self._unfinished = 0
         super().on_message_begin()
+        scope = cast("dict[str, Any]", self.scope)
+        scope[SENDING] = self.sending
         if self._extra:
-            cast("dict[str, Any]", self.scope)[CROWDED] = True
+            scope[CROWDED] = True
 
     def on_url(self, url: bytes) -> None:
         self._count(len(url))
@@ -305,10 +319,16 @@ class Protocol(HttpToolsProtocol):
         if self._stall_timer is None:
             self._unsent = self._whole = self.transport.get_write_buffer_size()
             self._stall_timer = self.loop.call_later(self.stall_seconds, self._stalled)
+            self._look()
 
     def resume_writing(self) -> None:
         self._end_stall()
+        self.sending.taken()
         super().resume_writing()
+
+    def _look(self) -> None:
+        self.sending.waits(self.transport.get_write_buffer_size())
+        self._look_timer = self.loop.call_later(LOOK, self._look)
 
     def _stalled(self) -> None:
         """Looks whether enough of the answer has been taken."""
@@ -323,6 +343,9 @@ class Protocol(HttpToolsProtocol):
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
+        if self._look_timer is not None:
+            self._look_timer.cancel()
+            self._look_timer = None
 
     # What `express` needs
 

@@ -156,7 +156,8 @@ class Telemetry:
         self._sent = Histogram(
             board,
             "attention_response_bytes",
-            "Bodies of the answers to scoring requests, refusals (problem) included.",
+            "Bodies of the answers to scoring requests, refusals (problem) included: what was written of those whose "
+            "clients left amid them.",
             BYTES,
             ("endpoint", "format"),
         )

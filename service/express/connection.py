@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from service.sending import Sending
+
 
 class Connection(Protocol):
     """It has at most one request here at a time."""
@@ -19,6 +21,10 @@ class Connection(Protocol):
     @property
     def gone(self) -> bool:
         """Whether nobody reads the answer any more."""
+
+    @property
+    def sending(self) -> Sending:
+        """How far what was written to it has been taken."""
 
     def hold(self) -> None:
         """An answer is on its way: what else comes waits for it."""

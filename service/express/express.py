@@ -31,6 +31,7 @@ from service.records import ScoringResult, Timings
 from service.routes.attention import PATH, Asked, Attention
 from service.routes.open_inference_statistics import Statistics
 from service.scoring import plain
+from service.sending import Sending
 from service.settings import Settings
 from service.summaries.summary import Summary
 from service.telemetry import Telemetry
@@ -74,6 +75,8 @@ class Express:
         self._due: deque[Routine] = deque()
         """Those that somebody waits for."""
         self._waiting = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        """Each waits until an answer has been taken."""
         self._scheduled = False
 
     def forget(self) -> None:
@@ -265,6 +268,7 @@ class Express:
         computed, closing = time.perf_counter(), self.lifecycle.draining
         rows, single = routine.plan.layout.query_shape[0], routine.plan.layout.batch is None
         asked, damaged, like = routine.asked, 0, self._like(routine)
+        queued = serialized = 0.0
         lines = b"%bcontent-type: %b\r\nvary: %b\r\ncache-control: no-store\r\n%b: %b\r\n%bcontent-length: " % (
             requests[0].connection.first_lines,
             asked.accepted.encode(),
@@ -276,14 +280,14 @@ class Express:
         template = None if found.nonfinite else routine.template
         for i, one in enumerate(requests):
             summary = None if summaries is None else summaries[i].document(not single)
-            decode, queue = one.queued - one.began + checking, began - one.queued
+            decode, queue, broken = one.queued - one.began + checking, began - one.queued, False
             if template is not None:
                 cut = [array[i] if single else array[i * rows : (i + 1) * rows] for array in arrays]
                 pieces = template.pieces(spent.text(decode, queue), cut, summary)
             else:
                 part = _part(found, slice(i * rows, (i + 1) * rows))
                 result = self._result(routine, part, spent.timings(decode, queue), summary)
-                damaged += result.results[0].nonfinite_cells > 0
+                broken = result.results[0].nonfinite_cells > 0
                 pieces = list(body.encode(asked.accepted, result, asked.query.dtype, asked.query.arrays))
             now = time.perf_counter()
             serialize, total = now - computed, now - one.began
@@ -295,20 +299,46 @@ class Express:
             pieces[0] = b"%b%b%b" % (lines, head.encode(), pieces[0])
             one.answered = True
             one.connection.reply(pieces, close=closing)
-            spent.ended(decode, queue, serialize, total, size)
-            if self.telemetry.listeners:
+            waits = one.connection.sending.waiting or (one.connection.gone and not closing)
+            queued, serialized = queued + queue, serialized + serialize
+            if not waits:
+                spent.ended(decode, queue, serialize, total, size)
+                damaged += broken
+            if waits or self.telemetry.listeners:
                 timings = replace(spent.timings(decode, queue), serialize=serialize)
                 told = replace(like, request_id=request_id, began=one.began, status=200, timings=timings, sent=size)
-                self.telemetry.tell(told, total)
-        self.telemetry.answered(like, spent.total, spent.stages, spent.sent, damaged)
+                if waits:
+                    told.nonfinite = like.encodings if broken else ()
+                    self._handing_over(told, one.connection.sending)
+                else:
+                    self.telemetry.tell(told, total)
+        if spent.total:
+            self.telemetry.answered(like, spent.total, spent.stages, spent.sent, damaged)
         self.statistics.answered(
             routine.job.graph.name,
             len(requests),
-            sum(spent.queue),
+            queued,
             spent.batch_assembly,
             spent.compute,
-            sum(spent.serialize),
+            serialized,
         )
+
+    def _handing_over(self, exchange: Exchange, sending: Sending) -> None:
+        """An answer of which a part waits for its client is counted once it is known what became of it."""
+        task = asyncio.get_running_loop().create_task(self._handed_over(exchange, sending))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self.lifecycle.inflight += 1
+        self.telemetry.began(PATH)
+
+    async def _handed_over(self, exchange: Exchange, sending: Sending) -> None:
+        try:
+            if unsent := await sending.over(exchange.sent, exchange.sent):
+                exchange.fails(ClientClosedRequest.status, ClientClosedRequest.reason)
+                exchange.sent -= unsent
+        finally:
+            self.telemetry.finished(exchange, time.perf_counter() - exchange.began)
+            self.lifecycle.inflight -= 1
 
     def _result(
         self, routine: Routine, found: JobResult, timings: Timings, summary: Mapping[str, Any] | None

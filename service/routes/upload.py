@@ -6,7 +6,6 @@ import asyncio
 
 from starlette.types import Message, Receive, Scope
 
-from service import leftover
 from service.errors import BodiesPending, BodyTimeout, ClientClosedRequest, PayloadTooLarge, UnsupportedMediaType
 from service.exchange import Exchange, header
 from service.routes.leaving import arrived
@@ -51,8 +50,6 @@ async def read(scope: Scope, receive: Receive, limit: int, seconds: float, *, co
         )
     length = declared(scope)
     if length is not None and length > limit:
-        if header(scope, b"expect") is None:
-            await leftover.discard(exchange, receive)
         raise too_large(f"{length} bytes", limit)
     # Most bodies come with their headers, and a timer costs more than a look.
     message = arrived(receive)
@@ -83,8 +80,6 @@ async def _collect(exchange: Exchange, receive: Receive, limit: int, first: Mess
         _arriving.held -= held
     exchange.body_read = not more
     if len(body) + len(part) > limit:
-        if more:
-            await leftover.discard(exchange, receive)
         size = len(body) + len(part)
         raise too_large(f"more than {limit} bytes" if more else f"{size} bytes", limit)
     if not body:

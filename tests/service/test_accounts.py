@@ -152,6 +152,44 @@ def test_clients_that_leave_are_each_counted_once(service: Process) -> None:
     assert counts.total(after, "attention_queue_requests") == 0
 
 
+@pytest.mark.parametrize("times", [1, 3])
+def test_clients_that_leave_amid_their_answers_are_each_a_499_of_what_was_written(service: Process, times: int) -> None:
+    """One that reads a little and closes, and then one that also ends its own side first."""
+    before, whole = metrics(service), 2 * 4 * 4 * 1024 * 1024
+    for i in range(times):
+        with socket.create_connection(("127.0.0.1", service.port), timeout=20) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+            connection.sendall(raw(LARGE))  # two matrices for each of four heads
+            assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+            if i == 1:
+                connection.shutdown(socket.SHUT_WR)
+                connection.recv(1000)
+    until(lambda: moved(before, metrics(service)).total() == times)
+    after = metrics(service)
+    assert moved(before, after) == {("rope", "/attention", "499"): times}
+    assert counts.changes(before, after, "attention_rejected_total") == {("cancelled",): times}
+    assert not counts.changes(before, after, "attention_sequences_total")
+    written = counts.changes(before, after, "attention_response_bytes_sum")["/attention", "safetensors"]
+    assert 1000 * times <= written < whole * times / 2
+    assert counts.total(after, "attention_inflight_requests") == 1
+
+
+def test_a_client_that_ends_its_own_side_and_reads_on_has_its_answer(service: Process) -> None:
+    before = metrics(service)
+    with socket.create_connection(("127.0.0.1", service.port), timeout=20) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+        connection.sendall(raw(LARGE).replace(b"?heads=4", b"?heads=4&return=weights"))
+        first = connection.recv(1000)
+        connection.shutdown(socket.SHUT_WR)
+        answer = first + b"".join(iter(lambda: connection.recv(1 << 20), b""))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"content-length: %d\r\n" % len(body) in head + b"\r\n"
+    after = metrics(service)
+    assert moved(before, after) == {("rope", "/attention", "200"): 1}
+    sent = counts.changes(before, after, "attention_response_bytes_sum")
+    assert sent["/attention", "safetensors"] == len(body)
+
+
 def test_wrong_bodies_among_right_ones_fail_alone_and_all_are_counted(service: Process) -> None:
     """Hundreds over one connection, most of them answered straight from the socket."""
     generator = np.random.default_rng(0)

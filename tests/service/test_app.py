@@ -197,7 +197,7 @@ def test_a_body_that_does_not_arrive_times_out() -> None:
     run(scenario, body_seconds=0.05)
 
 
-def test_a_body_over_the_limit_is_refused_after_it_was_taken_in() -> None:
+def test_a_body_over_the_limit_is_refused_and_the_connection_kept() -> None:
     """So that a client which writes first and reads then gets to read the refusal."""
 
     async def scenario(app: FastAPI, sessions: Gated) -> None:

@@ -26,6 +26,7 @@ from service.express.express import Express
 from service.express.heads import AGAIN, PATIENCE, REMEMBERED, ROUTINES
 from service.express.spent import Spent
 from service.records import Timings
+from service.sending import Sending
 from service.settings import Settings
 from service.wire import media
 from service.wire.answer import timings_text
@@ -45,6 +46,7 @@ class Connection:
         self.written = b""
         self.held = self.closed = self.gone = False
         self.declined: bytes | None = None
+        self.sending = Sending()
 
     def hold(self) -> None:
         self.held = True
@@ -428,6 +430,45 @@ def test_a_client_that_has_left_is_counted_and_not_computed(door: Door) -> None:
     assert changes == {("kerple", "/attention", "200"): 1, ("kerple", "/attention", "499"): 1}
     assert counts.changes(before, after, "attention_batch_requests_sum") == {("kerple",): 1}
     assert counts.changes(before, after, "attention_response_bytes_count") == {("/attention", "safetensors"): 1}
+    assert door.service.lifecycle.inflight == 0
+
+
+class Slow(Connection):
+    """Its client takes nothing at first."""
+
+    def reply(self, pieces: list[Any], *, close: bool) -> None:
+        super().reply(pieces, close=close)
+        self.sending.waits(len(self.written))
+
+
+def test_answers_that_wait_for_their_clients_are_counted_as_what_became_of_them(door: Door) -> None:
+    def read() -> dict[counts.Key, float]:
+        return counts.parse(generate_latest(door.service.telemetry.registry).decode())
+
+    sent = request(samples.npy(np.ones((96, 16), np.float32)), "encoding=kerple&heads=8&return=weights,scores")
+    door.long(sent)
+    assert door.short(sent) is not None
+    before = read()
+    slow, leaving, here = Slow(), Slow(), Connection()
+
+    async def main() -> None:
+        for one in (slow, leaving, here):
+            assert door.express.take(one, sent)
+        await asyncio.sleep(0)
+        assert counts.changes(before, read(), "attention_requests_total") == {("kerple", "/attention", "200"): 1}
+        assert door.service.lifecycle.inflight == 2
+        leaving.sending.waits(1000)
+        leaving.sending.lose(broken=True)
+        slow.sending.taken()
+        await asyncio.sleep(0.01)
+
+    door.runner.run(main())
+    changes = counts.changes(before, read(), "attention_requests_total")
+    assert changes == {("kerple", "/attention", "200"): 2, ("kerple", "/attention", "499"): 1}
+    assert counts.changes(before, read(), "attention_sequences_total") == {("kerple",): 2}
+    size = len(parts(here.written)[2])
+    written = counts.changes(before, read(), "attention_response_bytes_sum")
+    assert written == {("/attention", "safetensors"): 3 * size - 1000}
     assert door.service.lifecycle.inflight == 0
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from service import leftover
 from service.wire import media
 from tests.service import counts, samples
 from tests.service.process import Process, serving
@@ -265,6 +266,30 @@ def test_a_client_that_asks_first_is_refused_before_it_sends(process: Process) -
         answer = connection.recv(10_000)
         assert answer.startswith(b"HTTP/1.1 413")
         assert b"connection: close" in answer
+
+
+@pytest.mark.parametrize("more", [(), ("connection: close",)])
+def test_a_client_that_falls_silent_amid_too_long_a_body_is_refused_at_once(
+    process: Process, more: tuple[str, ...]
+) -> None:
+    """Half the time that the rest of a body is waited for would be far too late."""
+    with socket.create_connection(("127.0.0.1", process.port), timeout=leftover.SECONDS / 2) as connection:
+        connection.sendall(raw(b"x", 10 << 20, *more))
+        assert connection.recv(10_000).startswith(b"HTTP/1.1 413")
+        assert counts.total(metrics(process), "attention_inflight_requests") == 1
+
+
+def test_a_client_that_goes_on_sending_too_long_a_body_still_reads_its_refusal(process: Process) -> None:
+    """Without a length, so that the limit is passed amid the body."""
+    with socket.create_connection(("127.0.0.1", process.port), timeout=10) as connection:
+        connection.sendall(raw(b"", 0, "transfer-encoding: chunked").replace(b"content-length: 0\r\n", b""))
+        chunk = b"%x\r\n%b\r\n" % (1 << 20, bytes(1 << 20))
+        for _ in range(20):
+            connection.sendall(chunk)
+        connection.sendall(b"0\r\n\r\nGET /health/live HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        answers = b"".join(iter(lambda: connection.recv(1 << 20), b""))
+    assert answers.startswith(b"HTTP/1.1 413")
+    assert b"HTTP/1.1 200" in answers, "the next request is read where it begins"
 
 
 def test_a_client_that_may_go_on_is_told_to(process: Process) -> None:
