@@ -12,7 +12,7 @@ from service.errors import InvalidInput
 from service.rope_keys import Found, Keys, Remark, Scope, shown
 from service.rope_language import Language
 from service.rope_layer import Layer, Rotation
-from service.rope_models import DEFAULT_SETTINGS, LAYER_TYPES
+from service.rope_models import DEFAULT_SETTINGS, LAYER_TYPES, STILL
 from service.rope_names import FRACTION, KNOWN, ONLY_SETTINGS, REASONS, SETTINGS, TEXT, THETA, TYPE, looks_rotary
 
 __all__ = ["Remark", "RopeConfig", "Rotation"]
@@ -110,6 +110,13 @@ def _settings(language: Language) -> Scope:
         return keys.settings(top)
     if any(name in values for name in ONLY_SETTINGS) or _nested(top, top):
         return keys.settings(top)
+    still = STILL.get(language.model_type or "")
+    if still is not None and not keys.find((top,), THETA):
+        raise InvalidInput(
+            f"{language.model_type} does not rotate its queries and keys, so there is nothing to resolve; its "
+            f"positions are those of encoding={still}, or nearest to them",
+            pointer=top.key_pointer("model_type"),
+        )
     null = next((name for name in SETTINGS if name in values), None)
     if null is not None:
         keys.use((*top.path, null), "encoding")

@@ -45,6 +45,9 @@ class Scope:
     def pointer(self) -> str:
         return pointer(*self.path)
 
+    def key_pointer(self, name: str) -> str:
+        return pointer(*self.path, name)
+
 
 @dataclass(frozen=True, slots=True)
 class Found:

@@ -10,6 +10,7 @@ from typing import NoReturn
 from service.errors import InvalidInput, UnknownName
 from service.rope_keys import Found, Scope, shown
 from service.rope_language import Language, read_head_dim
+from service.rope_models import LATENT_STILL
 from service.rope_names import (
     FRACTION,
     INTERLEAVED,
@@ -346,22 +347,49 @@ class Layer:
             self._give("scale", scalar.number() ** -0.5, scalar)
         elif (multiplier := self.keys.take("scale", (self.top,), "attention_multiplier")) is not None:
             self._give("scale", multiplier.number(), multiplier)
-        elif self.language.latent:
+        else:
             self._latent_scale(encoding)
 
     def _latent_scale(self, encoding: str) -> None:
         """1/sqrt of the whole head, and the square of YaRN's magnitude under mscale_all_dim, as in DeepSeek."""
-        still = self.keys.take("scale", (self.top,), "qk_nope_head_dim")
-        if still is None:
+        default = LATENT_STILL.get(self.language.model_type or "")
+        still = self.keys.take("scale", (self.top,), "qk_nope_head_dim") if self.language.latent else None
+        squared = self._squared_magnitude(encoding)
+        if still is not None:
+            if still.number() < 0:
+                still.refuse("at least 0")
+            width = still.number() + self.head_dim
+        elif default is not None:
+            self.keys.absent(self.top, "qk_nope_head_dim", f"{default} was taken, {self.language.whose}")
+            width = default + self.head_dim
+        else:
+            if squared != 1 and self.model is None:
+                self._tell_scale(squared, self.head_dim, f"whose whole heads have {self.head_dim} components, ask for")
             return
-        if still.number() < 0:
-            still.refuse("at least 0")
-        magnitude = 1.0
+        scale = width**-0.5 * squared
+        if squared != 1:
+            self.keys.use((*self.rope.path, MSCALES[1]), "scale")
+            self._tell_scale(squared, width, "such as this one, the query has")
+        self._give("scale", scale, still)
+
+    def _squared_magnitude(self, encoding: str) -> float:
+        """By which such models multiply their softmax scale."""
         all_dim = self._find(MSCALES[1])
-        if encoding != "rope" and all_dim is not None and all_dim.number():
-            self.keys.use(all_dim.path, "scale")
-            magnitude += 0.1 * all_dim.number() * math.log(max(1.0, float(self.scalars["factor"])))
-        self._give("scale", (still.number() + self.head_dim) ** -0.5 * magnitude * magnitude, still)
+        if encoding == "rope" or all_dim is None or not all_dim.number() or "factor" not in self.scalars:
+            return 1.0
+        magnitude = 1 + 0.1 * all_dim.number() * math.log(max(1.0, float(self.scalars["factor"])))
+        return magnitude * magnitude
+
+    def _tell_scale(self, squared: float, width: float, whose: str) -> None:
+        scale = width**-0.5 * squared
+        self.keys.remark(
+            "note",
+            self.rope.key(MSCALES[1]),
+            "DeepSeek's attention in transformers multiplies its softmax scale by "
+            f"(0.1 mscale_all_dim ln(factor) + 1)^2 = {squared!r}, "
+            f"beside attention_factor: for models {whose} scale={scale!r}, which is this / "
+            f"sqrt({shown(width)})",
+        )
 
     # Helpers
 

@@ -248,3 +248,39 @@ DEFAULT_SETTINGS: Mapping[str, Mapping[str, Any]] = {
 
 GLOBAL_HEAD_DIMS: Mapping[str, int] = {"gemma4_text": 512, "gemma4_unified_text": 512}
 """head_dim of `full_attention` layers where they differ from the others."""
+
+LATENT_STILL: Mapping[str, int] = {
+    **dict.fromkeys(
+        ("axk1", "bailing_hybrid", "deepseek_v2", "deepseek_v3", "deepseek_v32", "longcat_flash", "youtu"), 128
+    ),
+    **dict.fromkeys(("glm4_moe_lite", "glm_moe_dsa", "hy_v4", "hy_v4_vl_text"), 192),
+    **dict.fromkeys(("axk2", "minicpm3", "mistral4"), 64),
+}
+"""`qk_nope_head_dim` of models that multiply their softmax scale by the square of YaRN's magnitude under
+`mscale_all_dim`."""
+
+STILL: Mapping[str, str] = {
+    **dict.fromkeys(
+        (
+            *("albert", "bart", "bert", "biogpt", "camembert", "distilbert", "electra", "ernie", "gpt2"),
+            *(
+                "gpt_bigcode",
+                "gpt_neo",
+                "longformer",
+                "mbart",
+                "mobilebert",
+                "openai-gpt",
+                "opt",
+                "roberta",
+                "xlm-roberta",
+            ),
+        ),
+        "learned",
+    ),
+    **dict.fromkeys(("m2m_100", "marian", "pegasus", "xglm"), "sinusoidal"),
+    **dict.fromkeys(("longt5", "mt5", "switch_transformers", "t5", "umt5"), "t5"),
+    **dict.fromkeys(("bloom", "mpt"), "alibi"),
+    **dict.fromkeys(("deberta", "deberta-v2"), "deberta"),
+    "xlnet": "transformer-xl",
+}
+"""Model types without rotation, and the encoding here that is theirs or nearest to it."""

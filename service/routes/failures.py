@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -43,6 +43,21 @@ def _invalid(request: Request, error: Exception) -> NoReturn:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     source, *rest = first["loc"]
-    raise InvalidInput(
-        f"{source} {'.'.join(map(str, rest))}: {first['msg']}", pointer=f"{source}:{'.'.join(map(str, rest))}"
-    )
+    name = ".".join(map(str, rest))
+    raise InvalidInput(f"{name}={str(first['input'])[:80]} {_wanted(first)}", pointer=f"{source}:{name}")
+
+
+def _wanted(error: Mapping[str, Any]) -> str:
+    """What one value is not, in the words of the query strings that are read here."""
+    limits = error.get("ctx", {})
+    match error["type"]:
+        case "int_parsing" | "int_from_float" | "int_type" | "int_parsing_size":
+            return "is not a whole number"
+        case "greater_than_equal":
+            return f"is too small: at least {limits['ge']:,}"
+        case "less_than_equal":
+            return f"is too large: at most {limits['le']:,}"
+        case "multiple_of":
+            return f"is not a multiple of {limits['multiple_of']}"
+        case _:
+            return f"is not taken: {error['msg']}"

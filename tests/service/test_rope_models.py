@@ -10,8 +10,9 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING
 
+from service.errors import InvalidInput
 from service.rope_config import RopeConfig, Rotation
-from service.rope_models import LAYER_TYPES, ROPE_MODELS
+from service.rope_models import LATENT_STILL, LAYER_TYPES, ROPE_MODELS, STILL
 
 # No rope_parameters of their own in transformers, or no implementation at all.
 OLDER = {"chatglm", "codegen", "esm", "gptj", "roformer"}
@@ -96,3 +97,16 @@ def rotated(module: Any, name: str, units: torch.Tensor, angle: float) -> tuple[
         tables = (angles.cos(), angles.sin())
     queries, keys = getattr(module, name)(units, units, *tables)
     return queries.reshape(size, size), keys.reshape(size, size)
+
+
+@pytest.mark.parametrize("model_type", sorted(LATENT_STILL))
+def test_models_with_latent_attention_keep_so_many_components_still(model_type: str) -> None:
+    assert config(model_type).qk_nope_head_dim == LATENT_STILL[model_type]
+
+
+@pytest.mark.parametrize("model_type", sorted(STILL))
+def test_models_without_rotation_have_no_base_in_transformers_either(model_type: str) -> None:
+    theirs = config(model_type)
+    assert not any(hasattr(theirs, name) for name in ("rope_parameters", "rope_theta", "rope_scaling"))
+    with pytest.raises(InvalidInput, match=f"^{model_type} does not rotate .*encoding={STILL[model_type]}"):
+        RopeConfig.read({"model_type": model_type}, 8)

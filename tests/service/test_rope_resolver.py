@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import math
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,9 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from transformers import AutoConfig
+from transformers.models.deepseek_v2.modeling_deepseek_v2 import DeepseekV2Attention
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Attention
 
 from service.catalogue import Catalogue
 from service.engine.session import Sessions
@@ -229,6 +234,39 @@ def test_deepseek_s_scale_has_the_whole_head_and_the_square_of_its_magnitude() -
     assert v3["attention_factor"] == v2["attention_factor"] == 1
     assert math.isclose(v3["parameters"]["scale"], 192**-0.5 * (0.1 * math.log(40) + 1) ** 2)
     assert math.isclose(v2["parameters"]["scale"], 192**-0.5 * (0.0707 * math.log(40) + 1) ** 2)
+
+
+SMALL_HEADS = {"hidden_size": 16, "num_attention_heads": 1, "num_key_value_heads": 1, "q_lora_rank": 8}
+SMALL_HEADS |= {"kv_lora_rank": 8, "v_head_dim": 8, "max_position_embeddings": 4096}
+
+
+@pytest.mark.parametrize("sizes", [{}, {"qk_rope_head_dim": 16, "qk_nope_head_dim": 48}], ids=["default", "own"])
+@pytest.mark.parametrize("model_type", ["deepseek_v2", "deepseek_v3"])
+def test_the_scale_of_deepseek_s_attention_is_told_and_asked_for(model_type: str, sizes: dict[str, int]) -> None:
+    """As transformers' own attention has it, with the sizes that its configuration has by default too."""
+    scaling = DEEPSEEK_V3["rope_scaling"]
+    told = {"model_type": model_type, "rope_theta": 10000, "rope_scaling": {**scaling, "mscale_all_dim": 0.8}, **sizes}
+    theirs = AutoConfig.for_model(**SMALL_HEADS, **copy.deepcopy(told))
+    attention = DeepseekV3Attention if model_type == "deepseek_v3" else DeepseekV2Attention
+    scale = attention(theirs, 0).scaling
+    answer = resolve(told)
+    (result,) = answer["results"]
+    assert result["parameters"]["scale"] == pytest.approx(scale, rel=1e-12)
+    assert f"rope-yarn.scale={result['parameters']['scale']}" in result["query"]
+    (warning,) = [one for one in answer["warnings"] if one["key"] == "rope_scaling.mscale_all_dim"]
+    assert f"scale={result['parameters']['scale']!r}" in warning["message"]
+    whole = theirs.qk_nope_head_dim + theirs.qk_rope_head_dim
+    (factor,) = re.findall(r"\^2 = ([0-9.]+)", warning["message"])
+    assert float(factor) == pytest.approx(scale * whole**0.5, rel=1e-12)
+
+
+def test_settings_alone_do_not_say_whose_scale_they_change_so_a_warning_does() -> None:
+    scaling = {**DEEPSEEK_V3["rope_scaling"], "rope_theta": 10000}
+    answer = resolve(scaling, head_dim=64)
+    (result,) = answer["results"]
+    assert "scale" not in result["parameters"]
+    (warning,) = [one for one in answer["warnings"] if one["key"] == "mscale_all_dim" and one["kind"] == "note"]
+    assert f"scale={64**-0.5 * (0.1 * math.log(40) + 1) ** 2!r}" in warning["message"]
 
 
 def test_gpt_j_turns_64_interleaved_components_of_256() -> None:
