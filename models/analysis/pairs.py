@@ -93,7 +93,7 @@ DESCRIPTIONS: Mapping[str, str] = {
     "visible_keys": "how many keys the row sees",
     "row_sum_a": "sum of the visible weights of a as given",
     "row_sum_b": "sum of the visible weights of b as given",
-    "counted": "1 where both rows sum to 1 within `tolerance` (with sinks: to between `tolerance` and 1), else 0",
+    "counted": "1 where both rows sum to 1 within `tolerance` (with sinks: to between 1e-30 and 1), else 0",
     "jsd": "Jensen-Shannon divergence, bits",
     "kl": "Kullback-Leibler divergence of a from b, bits; infinite where b is 0 and a is not",
     "tv": "total variation, sum |a - b| / 2",

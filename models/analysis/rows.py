@@ -102,7 +102,7 @@ def _described() -> dict[str, str]:
     return {
         "visible_keys": "how many keys the row sees",
         "row_sum": "sum of the visible weights as given",
-        "counted": "1 where the row sums to 1 within `tolerance` (with sinks: to between `tolerance` and 1), else 0",
+        "counted": "1 where the row sums to 1 within `tolerance` (with sinks: to between 1e-30 and 1), else 0",
         "nonfinite": "cells, visible or not, that are NaN or infinite",
         "leak": "largest |weight| that is not visible",
         "entropy": "-sum p log p, nats",

@@ -27,7 +27,8 @@ from service.summaries.graph import BLOCK_CELLS, TOLERANCES, row_feeds, uniform
 from service.summaries.layout import Layout
 from service.summaries.metrics import Outputs, in_one_run, outputs_for
 from service.summaries.profile import PROFILE, placed, scattered
-from service.summaries.rows import DIAGONALS, counts
+from service.summaries.rows import DIAGONALS, counts, negative
+from service.summaries.shapes import Selection
 from service.summaries.summary import Summary, summarise
 
 Matrix = Float[np.ndarray, "batch heads queries keys"]
@@ -234,6 +235,8 @@ class _Study:
         self._pairs = {name: Sheet(batch, heads, queries) for name in names[1:]}
         self._uniform = Sheet(lead[0], lead[1], queries)
         self._top = min(options.top, keys)
+        self._valid: Mapping[str, Selection] = {}
+        """The rows of each matrix without negative weights; once all has run."""
         self._counts = None if given.visible is None else np.count_nonzero(given.visible, axis=-1)
 
     def _tolerance(self, *names: str) -> float:
@@ -304,6 +307,7 @@ class _Study:
 
     def answer(self) -> dict[str, Any]:
         given, names = self._given, list(self._given.matrices)
+        self._valid = {name: ~negative(matrix, given.visible) for name, matrix in given.matrices.items()}
         summaries = {name: self._summary(name) for name in names}
         results = []
         for name in names:
@@ -324,10 +328,11 @@ class _Study:
         return {"results": results, **comparison}
 
     def _summary(self, name: str) -> Summary:
-        given, tolerance = self._given, self._tolerance(name)
+        given, tolerance, valid = self._given, self._tolerance(name), self._valid[name]
         rows = self._rows[name].arrays
-        if PROFILE in given.wanted.of_rows and given.layout.ordered and DIAGONALS[0] not in rows:
-            over = counts(rows["row_sum"], tolerance, sinks=self._options.sinks)
+        summed = DIAGONALS[0] in rows and valid.all()
+        if PROFILE in given.wanted.of_rows and given.layout.ordered and not summed:
+            over = valid & counts(rows["row_sum"], tolerance, sinks=self._options.sinks)
             if given.padding is not None:
                 over &= ~given.padding[:, None]
             matrix, sinks = given.matrices[name], self._options.sinks
@@ -342,6 +347,7 @@ class _Study:
             padding=given.padding,
             sinks=self._options.sinks,
             tolerance=tolerance,
+            valid=valid,
         )
 
     def _comparison(self, name: str, summaries: Mapping[str, Summary]) -> Any:
@@ -356,4 +362,5 @@ class _Study:
             profiles=None if a is None or b is None else (a, b),
             precision=min((given.matrices[one].dtype.name for one in (first, name)), key=list(FLOORS).index),
             top=self._top,
+            valid=self._valid[first] & self._valid[name],
         )

@@ -17,7 +17,7 @@ from service.summaries.measured import Measured
 from service.summaries.metric import Metric
 from service.summaries.profile import Profile
 from service.summaries.rows import RowNumbers
-from service.summaries.shapes import Heads
+from service.summaries.shapes import Heads, Selection
 
 FLOORS: Mapping[str, Mapping[str, float]] = {
     "float16": {"jsd": 1e-4, "tv": 2e-3},
@@ -76,15 +76,20 @@ def compare(
     profiles: tuple[Profile, Profile] | None = None,
     precision: str = "float32",
     top: int | None = None,
+    valid: Selection | None = None,
 ) -> Comparison:
     """The comparison of two matrices from the graph's outputs (`outputs_for`) over all rows; blocks of rows are put
     together by `service.summaries.rows.concatenate`. `visible_keys` is None where nothing is masked.
 
     Metrics of scores are there if the graph was given scores, `profile_tv` if `profiles` are given: those of the two
-    summaries, each over its own counted rows. `precision` is the coarser one of the two matrices. In float64.
+    summaries, each over its own counted rows. `precision` is the coarser one of the two matrices. `valid` is false for
+    rows that are not counted whatever they sum to. In float64.
     """
     asked = tuple(dict.fromkeys(metrics))
-    of = RowNumbers.of(rows, rows["counted"] > 0.5, layout, visible_keys=visible_keys, padding=padding)
+    counted = rows["counted"] > 0.5
+    if valid is not None:
+        counted &= valid
+    of = RowNumbers.of(rows, counted, layout, visible_keys=visible_keys, padding=padding)
     floor = FLOORS[precision]
     scored = "logit_products" in rows or "logit_squares_difference" in rows
     chosen = [DEFINITIONS[n] for n in asked if n in DEFINITIONS and (scored or n not in OF_SCORES)]
@@ -96,9 +101,9 @@ def compare(
     identical = None
     if {"jsd", "tv"} <= found.keys():
         identical = np.logical_and(*(found[name].mean < floor[name] for name in ("jsd", "tv")))
-    counted, forced, invalid, padded = ground.tally + np.zeros(of.heads, int)
+    total, forced, invalid, padded = ground.tally + np.zeros(of.heads, int)
     return Comparison(
-        rows_counted=counted,
+        rows_counted=total,
         rows_forced=forced,
         rows_invalid=invalid,
         rows_padding=padded,

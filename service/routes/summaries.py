@@ -22,9 +22,17 @@ _NUMBERS = {
 }
 _METRIC = {"$ref": "#/components/schemas/Metric"}
 _ROWS = {
-    "rows_counted": _heads("integer", "that sum to 1, whose weights are finite, and that are no padding"),
+    "rows_counted": _heads(
+        "integer",
+        "that sum to 1 (with learned sinks: to 1e-30 or more), whose weights are finite and not negative, and that are "
+        "no padding",
+    ),
     "rows_forced": _heads("integer", "of these, those that see one key only"),
-    "rows_invalid": _heads("integer", "that see no key, are not finite or do not sum to 1"),
+    "rows_invalid": _heads(
+        "integer",
+        "that see no key, are not finite, have a negative weight or do not sum to 1 (with learned sinks: to 1e-30 or "
+        "more)",
+    ),
     "rows_padding": _heads("integer", "whose tokens a mask of [keys] or [batch, keys] hides"),
 }
 METRIC: dict[str, Any] = {

@@ -111,7 +111,7 @@ KEYLESS = Definition(
     "keyless_mass",
     ("row_sum",),
     lambda rows: 1 - rows["row_sum"],
-    lambda rows: rows.counted,
+    lambda rows: rows.counted | rows.spent,
     None,
     "no row is counted",
 )

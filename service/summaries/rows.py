@@ -9,8 +9,10 @@ import numpy as np
 from jaxtyping import Bool, Float, Int64, Num
 
 from service.summaries.layout import Layout
-from service.summaries.shapes import Rows, Selection
+from service.summaries.shapes import Matrix, Rows, Selection, Visible
 
+LEAST = 1e-30
+"""With sinks, a row that weighs less than this goes to no key: what is left has lost digits, or is 0 in float32."""
 DIAGONALS = ("diagonals", "uniform_diagonals", "pair_diagonals")
 
 
@@ -28,6 +30,8 @@ class RowNumbers:
     counted: Selection
     forced: Selection
     free: Selection
+    spent: Selection
+    """Rows that see keys, but whose attention goes to sinks: less than `LEAST` is left. They are not counted."""
     heads: tuple[int, int]
     """Of the numbers: batch and heads."""
     _selections: dict[tuple[bool, int], Selection] = field(default_factory=dict)
@@ -42,8 +46,11 @@ class RowNumbers:
         visible_keys: Num[np.ndarray, "#batch #heads queries"] | None,
         padding: Bool[np.ndarray, "#batch queries"] | None,
         uniform: Mapping[str, np.ndarray] | None = None,
+        spent: Selection | None = None,
     ) -> RowNumbers:
-        """`visible_keys` is None where nothing is masked, `padding` true for queries that are none."""
+        """`visible_keys` is None where nothing is masked, `padding` true for queries that are none. `spent` may hold
+        rows that see no key.
+        """
         shape = counted.shape
         if padding is None:
             real = np.ones(shape, bool)
@@ -56,7 +63,10 @@ class RowNumbers:
         else:
             seen = np.broadcast_to(np.asarray(visible_keys, dtype=np.float64), shape)
             forced = counted & (seen == 1)
-        return cls(numbers, uniform or {}, layout.places, seen, real, counted, forced, counted & ~forced, shape[:2])
+        spent = np.zeros(shape, bool) if spent is None else spent & real & (seen >= 1)
+        return cls(
+            numbers, uniform or {}, layout.places, seen, real, counted, forced, counted & ~forced, spent, shape[:2]
+        )
 
     def with_numbers(self, numbers: Mapping[str, np.ndarray], heads: tuple[int, int]) -> RowNumbers:
         """Others, of so many heads, whose rows may be read for the same."""
@@ -90,9 +100,13 @@ class RowNumbers:
         """Why a head without any counted row has none."""
         if not self.real.any(axis=-1).all():
             return "all rows are padding"
-        if not self.counted.any(axis=-1).all():
-            return "no row is counted: they see no key, hold NaN or infinity, or do not sum to 1"
-        return None
+        none = ~self.counted.any(axis=-1)
+        if not none.any():
+            return None
+        if (self.spent.any(axis=-1) | ~none).all():
+            return f"no row is counted: all but {LEAST:g} of each goes to learned sinks, and what is left is too little"
+        sums = f"do not sum to 1 (with learned sinks: to {LEAST:g} or more)"
+        return f"no row is counted: they see no key, hold NaN, infinity or a negative weight, or {sums}"
 
 
 def counts(
@@ -100,9 +114,24 @@ def counts(
 ) -> Bool[np.ndarray, "batch heads queries"]:
     """Whether each row's weights can be read as a distribution: as the graphs decide it."""
     allowed = np.float32(tolerance)
-    least = allowed if sinks else 1 - allowed
+    least = np.float32(LEAST) if sinks else 1 - allowed
     counted: Bool[np.ndarray, "batch heads queries"] = (row_sum >= least) & (row_sum <= 1 + allowed)
     return counted
+
+
+def spent(row_sum: Float[np.ndarray, "batch heads queries"]) -> Selection:
+    """With sinks, the rows of which too little is left to be read as a distribution."""
+    gone: Selection = (row_sum >= 0) & (row_sum < np.float32(LEAST))
+    return gone
+
+
+def negative(weights: Matrix, visible: Visible | None) -> Selection:
+    """Rows that see a negative weight, and are no distributions whatever they sum to."""
+    below: Bool[np.ndarray, "batch heads queries keys"] = np.less(weights, 0)
+    if visible is not None:
+        below &= visible
+    found: Selection = np.any(below, axis=-1)
+    return found
 
 
 def concatenate(blocks: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:

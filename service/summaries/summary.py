@@ -17,8 +17,8 @@ from service.summaries.measured import Measured
 from service.summaries.metric import Metric
 from service.summaries.metrics import DEFAULT, DEFINITIONS, KEYLESS, RATIO
 from service.summaries.profile import PROFILE, Profile, profile_of
-from service.summaries.rows import RowNumbers, counts
-from service.summaries.shapes import Heads
+from service.summaries.rows import RowNumbers, counts, spent
+from service.summaries.shapes import Heads, Selection
 
 SINK_THRESHOLD = 0.3
 
@@ -104,19 +104,31 @@ def summarise(
     sinks: bool = False,
     tolerance: float = TOLERANCES["float32"],
     ground: Ground | None = None,
+    valid: Selection | None = None,
 ) -> Summary:
     """The summary of a matrix from its graph's outputs (`outputs_for`) over all rows; blocks of rows are put together
     by `concatenate`. `uniform` are those of uniform attention under the same mask.
 
     `visible_keys` is None where nothing is masked, `padding` true for queries that are none. `ground` is what
-    `ground_of` gives for the same; it serves where all rows count. Computed in float64.
+    `ground_of` gives for the same; it serves where all rows count. `valid` is false for rows that are not counted
+    whatever they sum to. Computed in float64.
     """
     asked = tuple(dict.fromkeys(metrics))
     count = counts(rows["row_sum"], tolerance, sinks=sinks)
+    if valid is not None:
+        count &= valid
     if ground is not None and count.all():
         of = ground.rows.with_numbers(rows, count.shape[:2])
     else:
-        of = RowNumbers.of(rows, count, layout, visible_keys=visible_keys, padding=padding, uniform=uniform)
+        of = RowNumbers.of(
+            rows,
+            count,
+            layout,
+            visible_keys=visible_keys,
+            padding=padding,
+            uniform=uniform,
+            spent=spent(rows["row_sum"]) if sinks else None,
+        )
         ground = Ground.of(_chosen(asked, sinks), of, layout)
     found = measure(ground, of)
     reasons: dict[str, str] = {}

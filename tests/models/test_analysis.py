@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from scipy.spatial.distance import jensenshannon
 from scipy.stats import entropy, wasserstein_distance
 
+from models.analysis.probabilities import LEAST
 from service.engine.pruning import prune
 from tests.oracles.served import EXPORTED, session
 
@@ -99,6 +100,8 @@ def random_case(seed: int) -> Case:
         shifted = np.where(visible, scores, -np.inf)
         exps = np.exp(shifted - np.maximum(shifted.max(-1, keepdims=True), -1e300))
         share = random.uniform(0.2, 1) if sinks else 1.0
+        if sinks and not half:
+            share **= 12
         weights = share * exps / np.maximum(exps.sum(-1, keepdims=True), 1e-300)
         weights = np.where(visible, weights, random.choice([0.0, 0.3]))
         weights = weights.astype(np.float16 if half else np.float32).astype(np.float32)
@@ -113,7 +116,7 @@ def distribution(case: Case, name: str, at: tuple[int, int, int]) -> Float64[np.
     seen = case.visible[at]
     row = [float(w) if v else 0.0 for w, v in zip(case.matrix(name)[at], seen, strict=True)]
     total = math.fsum(row) if all(map(math.isfinite, row)) else math.nan
-    least = case.tolerance if case.sinks else 1 - case.tolerance
+    least = LEAST if case.sinks else 1 - case.tolerance
     if not (any(seen) and least <= total <= 1 + case.tolerance):
         return None
     return np.array(row) / (total if case.sinks else 1.0)

@@ -12,9 +12,11 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 import models.__main__ as command
+import service.summaries.rows
 from models.analysis.graph import ANALYSES, PAIR_STATISTICS, ROW_STATISTICS, Analysis, build
 from models.analysis.pairs import PairStatistics
 from models.analysis.parity import CASES, TOLERANCE, Parity, parity
+from models.analysis.probabilities import LEAST
 from models.analysis.rows import RowStatistics
 from models.export_analysis import ExportedAnalysis, export_analysis
 from models.export_analysis import metadata as intended
@@ -90,6 +92,10 @@ def test_sizes_are_read_off_the_weights(analysis: Analysis) -> None:
     graph = onnx.load(ANALYSIS / f"{analysis.name}.onnx").graph
     measured = {node.input[0] for node in graph.node if node.op_type == "Shape"} & analysis.inputs.keys()
     assert measured <= {analysis.anchor, "top"}
+
+
+def test_the_service_counts_the_rows_that_the_graphs_count() -> None:
+    assert service.summaries.rows.LEAST == LEAST
 
 
 def test_parity_is_measured_at_the_shapes_that_matter() -> None:

@@ -170,6 +170,27 @@ def npz(client: TestClient, query: dict[str, Any], body: dict[str, Any]) -> list
         return [{kind: file[f"{name}/{kind}"] for kind in ("weights", "scores")} for name in names]
 
 
+@pytest.mark.parametrize(("sink", "share"), [(14, 2 * math.exp(-14)), (60, 2 * math.exp(-60)), (200, 0)])
+def test_what_sinks_leave_of_a_row_is_told_however_little(client: TestClient, sink: float, share: float) -> None:
+    """Two equal keys beside a sink of this score."""
+    body = {"embeddings": [[0, 0], [0, 0]], "parameters": {"none.sinks": [sink]}}
+    query = {"encoding": "none", "compare": "alibi", "return": "summary,comparison", "metrics": "all"}
+    answer = client.post("/attention", params=query, json=body).json()
+    summary, pair = answer["results"][0]["summary"], answer["comparison"]["against"]["alibi"]
+    counted = int(share > 0)
+    assert summary["rows_counted"] == [2 * counted]
+    assert summary["rows_invalid"] == [2 - 2 * counted]
+    assert summary["keyless_mass"]["mean"] == pytest.approx([1 - share / (1 + share)], abs=1e-7)
+    assert summary["keyless_mass"]["rows"] == [2]
+    if counted:
+        assert summary["entropy_norm"]["mean"] == pytest.approx([1], abs=1e-6)
+        assert summary["distance_profile"]["weights"] == [pytest.approx([0.25, 0.5, 0.25], abs=1e-6)]
+        assert pair["rows_counted"] == [2]
+    else:
+        assert "goes to learned sinks" in summary["entropy"]["reason"]
+        assert "sinks" in pair["tv"]["reason"]
+
+
 # In blocks of rows.
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from typing import Any
 
 import numpy as np
@@ -209,6 +210,42 @@ def test_a_comparison_is_symmetric_and_bounded_and_nothing_where_both_are_equal(
             assert back["a"][name]["mean"][h] == pytest.approx(value, abs=1e-6)
             assert there["c"][name]["mean"][h] == (1 if name == "argmax_agree" else 0)
         assert there["b"]["tv"]["mean"][h] <= there["b"]["w1"]["mean"][h] + 1e-6
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_row_with_a_negative_weight_is_invalid(client: TestClient, causal: bool) -> None:
+    rows = np.array([[0.5, 0.5, 0], [-1, 2, 0], [0.2, 0.3, 0.5]])
+    if causal:
+        rows[0] = [1, 0, 0]
+        rows[2] = [0.2, 0.3, 0.5]
+    other = np.full((3, 3), 1 / 3) if not causal else np.tril(np.ones((3, 3))) / np.arange(1, 4)[:, None]
+    answer = ask(client, {"matrices/a": rows, "matrices/b": other}, metrics="all", causal=str(causal).lower())
+    a, b = (result["summary"] for result in answer["results"])
+    assert (a["rows_counted"], a["rows_invalid"]) == ([2], [1])
+    assert b["rows_invalid"] == [0]
+    assert 0 <= a["entropy"]["mean"][0] <= math.log(3)
+    assert a["max_weight"]["rows"] == [2]
+    kept = [i for i in (0, 2) if not causal or i]
+    expected = {d: sum(np.diagonal(rows[[i]], i - d)[0] for i in kept if 0 <= i - d < 3) / len(kept)
+                for d in a["distance_profile"]["distances"]}  # fmt: skip
+    assert a["distance_profile"]["weights"] == [pytest.approx(list(expected.values()), abs=1e-6)]
+    pair = answer["comparison"]["against"]["b"]
+    assert (pair["rows_counted"], pair["rows_invalid"]) == ([2], [1])
+    assert 0 <= pair["tv"]["mean"][0] <= 1
+
+
+def test_a_matrix_of_negative_weights_only_says_why_nothing_is_told(client: TestClient) -> None:
+    answer = ask(client, {"matrices/a": np.array([[-1.0, 2.0], [2.0, -1.0]])}, metrics="all")
+    summary = answer["results"][0]["summary"]
+    assert summary["rows_invalid"] == [2]
+    assert summary["entropy"]["mean"] == [None]
+    assert "a negative weight" in summary["entropy"]["reason"]
+
+
+def test_a_negative_weight_that_is_masked_is_a_leak_only(client: TestClient) -> None:
+    answer = ask(client, {"matrices/a": np.array([[1.0, -2.0], [0.5, 0.5]])}, metrics="mask_leak", causal="true")
+    summary = answer["results"][0]["summary"]
+    assert (summary["rows_invalid"], summary["mask_leak"]) == ([0], [2])
 
 
 def test_all_formats_are_answered_alike(client: TestClient) -> None:

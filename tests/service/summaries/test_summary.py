@@ -308,10 +308,11 @@ def test_all_padding_is_said_to_be_padding(summariser: Summariser) -> None:
 # Sinks without a key.
 
 
-def test_with_learned_sinks_rows_are_divided_by_what_goes_to_keys(summariser: Summariser) -> None:
+@pytest.mark.parametrize("shares", [[0.25, 0.75], [1e-6, 1e-25]])
+def test_with_learned_sinks_rows_are_divided_by_what_goes_to_keys(summariser: Summariser, shares: list[float]) -> None:
     size = 10
     whole = attention(4, 1, 2, size, size)
-    share = np.array([0.25, 0.75], np.float32)[None, :, None, None]
+    share = np.array(shares, np.float32)[None, :, None, None]
     layout = Layout.first(size).with_tokens(np.arange(size) % 3, np.arange(size) % 3)
     plain = summariser.summarise(whole, layout, metrics=NAMES)
     found = summariser.summarise(share * whole, layout, metrics=NAMES, sinks=True)
@@ -324,6 +325,21 @@ def test_with_learned_sinks_rows_are_divided_by_what_goes_to_keys(summariser: Su
     assert "sinks" in found.reasons["row_sum_error"]
     unaware = summariser.summarise(share * whole, layout)
     assert (unaware.rows_invalid == size).all()
+
+
+@pytest.mark.parametrize("share", [0.0, 1e-35])
+def test_rows_of_which_sinks_leave_too_little_say_so_and_are_keyless(summariser: Summariser, share: float) -> None:
+    size = 4
+    weights = np.float32(share) * attention(4, 1, 2, size, size, visible=causal(size))
+    visible = causal(size).copy()
+    visible[0, 0, 1] = False
+    found = summariser.summarise(weights, Layout.first(size), visible=visible, metrics=NAMES, sinks=True)
+    assert found.rows_invalid.tolist() == [[size, size]]
+    assert found.metrics["keyless_mass"].mean.tolist() == [[1, 1]]
+    assert found.metrics["keyless_mass"].rows.tolist() == [[size - 1, size - 1]], "one sees no key"
+    assert found.metrics["entropy"].reason is not None
+    assert "1e-30 of each goes to learned sinks" in found.metrics["entropy"].reason
+    assert "do not sum" not in found.metrics["entropy"].reason
 
 
 # Positions and places.
