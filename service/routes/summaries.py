@@ -65,7 +65,7 @@ SUMMARY: dict[str, Any] = {
                 ["boolean", "null"], "whether the first key gets more than 0.3 (alpha_0); null where no row counts"
             )
         },
-        **dict.fromkeys((*of_rows.DEFINITIONS, of_rows.KEYLESS.name, of_rows.RATIO), _METRIC),
+        **{name: {**_METRIC, "description": about} for name, about in of_rows.ABOUT.items()},
         PROFILE: {
             "type": "object",
             "description": "mean weight by distance in tokens, query minus key: distances [distances], the rest "

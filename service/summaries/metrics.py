@@ -116,6 +116,29 @@ KEYLESS = Definition(
     "no row is counted",
 )
 RATIO = "mean_distance_ratio"
+_COUNTED = "over the rows that count"
+_FREE = f"{_COUNTED} and see two keys or more"
+_LATER = f"{_COUNTED}, forced ones too, from place 1 on: not over the first token, causal or not"
+ABOUT: Mapping[str, str] = {
+    "entropy": f"-sum p ln p, {_COUNTED}",
+    "entropy_norm": f"entropy over ln of the keys seen, {_FREE}",
+    "effective_keys": f"e to the power of the entropy, {_COUNTED}",
+    "max_weight": f"the largest weight, {_COUNTED}",
+    "mean_distance": f"sum of weight times distance in positions, {_FREE}",
+    RATIO: "no mean over rows: the mean of mean_distance over that of uniform attention, both of the same rows",
+    "half_mass_distance": f"the least distance in tokens within which half the mass is, {_FREE}, and have a place",
+    **{f"local_mass_{w}": f"the mass within {w} tokens, {_FREE}, and have a place" for w in WINDOWS},
+    "previous_token": f"the weight of the token before, {_LATER}",
+    "self_token": f"the weight of the query's own token, {_LATER}",
+    "first_token": f"the weight of the first key, {_LATER}",
+    "sink_mass_1": f"the weight of the first key, {_FREE}, from place 1 on: first_token without forced rows",
+    "sink_mass_4": f"the mass of the first four keys, {_FREE}, from place 4 on",
+    "alpha_0": f"the weight of the first key, {_FREE}, from place 0 on: with causal, row 0 is forced and left out",
+    "duplicate_token": f"the mass of earlier keys with the query's own token, {_COUNTED} and see such a key",
+    "induction": f"the mass of keys that follow the query's own token, {_COUNTED} and see such a key",
+    KEYLESS.name: "what goes to learned sinks, over the rows that count or would but for them",
+}
+"""What each metric of `Metric`s is, and over which rows. A row's place is the index of the key at its position."""
 HEALTH = ("row_sum_error", "mask_leak", "nonfinite_cells")
 NAMES = (*DEFINITIONS, RATIO, PROFILE, *HEALTH)
 DEFAULT = (

@@ -9,6 +9,8 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 from starlette.testclient import TestClient
 
+from service.summaries import metrics as of_rows
+
 EXPORTED = Path(__file__).parents[3] / "exported"
 NAMES = sorted(
     f"{path.parent.name}.{path.stem}"
@@ -83,3 +85,12 @@ def test_every_json_answer_has_members_of_its_own(document: dict[str, Any]) -> N
                 told = content["application/json"]["schema"]
                 told = document["components"]["schemas"].get(told.get("$ref", "").rpartition("/")[2], told)
                 assert "properties" in told or told.get("items", {}).get("properties"), f"{method} {template}"
+
+
+def test_every_metric_says_over_which_rows_it_is(document: dict[str, Any]) -> None:
+    described = document["components"]["schemas"]["Summary"]["properties"]
+    for name in (*of_rows.DEFINITIONS, of_rows.RATIO, of_rows.KEYLESS.name):
+        assert "over " in described[name]["description"]
+    assert "from place 1 on" in described["self_token"]["description"]
+    assert "row 0 is forced" in described["alpha_0"]["description"]
+    assert "no mean over rows" in described["mean_distance_ratio"]["description"]

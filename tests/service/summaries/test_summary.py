@@ -305,6 +305,33 @@ def test_all_padding_is_said_to_be_padding(summariser: Summariser) -> None:
     assert found.rows_counted.tolist() == found.rows_invalid.tolist() == [[0]]
 
 
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        (None, {"first_token": 3, "sink_mass_1": 3, "alpha_0": 4, "self_token": 3, "entropy": 4, "mean_distance": 4}),
+        (causal(4), {"first_token": 3, "sink_mass_1": 3, "alpha_0": 3, "self_token": 3, "mean_distance": 3}),
+        (np.eye(4, dtype=bool)[None, None], {"first_token": 3, "sink_mass_1": 0, "alpha_0": 0, "self_token": 3}),
+    ],
+)
+def test_each_metric_is_over_the_rows_that_are_documented(
+    summariser: Summariser, visible: Any, expected: dict[str, int]
+) -> None:
+    """The first token is left out from place 1 on; forced rows from distances and sinks."""
+    weights = attention(8, 1, 1, 4, 4, visible=True if visible is None else visible)
+    found = summariser.summarise(weights, Layout.first(4), visible=visible, metrics=NAMES)
+    assert {name: int(found.metrics[name].rows[0, 0]) for name in expected} == expected
+
+
+def test_the_ratio_is_of_means_over_rows_and_no_mean_of_ratios(summariser: Summariser) -> None:
+    size, visible = 5, causal(5)
+    weights = attention(9, 1, 1, size, size, visible=visible)
+    found = summariser.summarise(weights, Layout.first(size), visible=visible, metrics=NAMES)
+    own = [sum(float(weights[0, 0, i, j]) * (i - j) for j in range(i + 1)) for i in range(1, size)]
+    even = [i / 2 for i in range(1, size)]
+    assert value(found.metrics["mean_distance_ratio"]) == pytest.approx(sum(own) / sum(even), rel=1e-5)
+    assert value(found.metrics["mean_distance_ratio"]) != pytest.approx(np.mean(np.divide(own, even)), rel=1e-2)
+
+
 # Sinks without a key.
 
 
