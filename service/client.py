@@ -904,6 +904,11 @@ def _query(**said: Any) -> list[tuple[str, str]]:
     return [(name, text) for name, value in pairs if (text := _said(value)) or isinstance(value, str)]
 
 
+def _picked(value: Any) -> str | None:
+    """Of nothing too: that is said, and refused, where to leave it unsaid would ask for all."""
+    return None if value is None else _said(value)
+
+
 def _sorted_out(parameters: Mapping[str, Any] | None) -> tuple[list[tuple[str, str]], dict[str, Array]]:
     """Scalars for the query string, arrays for the body."""
     scalars, arrays = [], {}
@@ -1050,8 +1055,8 @@ class Calls:
             causal=causal,
             return_=returns,
             metrics=metrics,
-            rows=rows,
-            head=head,
+            rows=_picked(rows),
+            head=_picked(head),
             top_k=top_k,
             dtype=dtype,
         )

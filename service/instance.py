@@ -52,7 +52,8 @@ class Instance:
         found = model.encoding(encoding, pointer=pointer)
         if not re.fullmatch(LABEL, label):
             raise InvalidInput(
-                f"{label[:80]!r} in {name[:80]!r} is no label: it has 1 to 32 letters (a to z), digits, '-' and '_'",
+                f"{label[:80]!r} in {name[:80]!r} is no label: it has 1 to 32 letters (A to Z, a to z), digits, "
+                "'-' and '_'",
                 pointer=pointer,
             )
         return cls(found, label)

@@ -85,6 +85,7 @@ def assign(
     scalars: Mapping[str, str],
     arrays: Mapping[str, np.ndarray],
     skipped: Mapping[str, str] | None = None,
+    arrays_at: str = "/parameters",
 ) -> dict[str, Given]:
     """Sorts dotted names by the names of encodings, `rope` or `rope@long`. Every one asked for has an entry.
 
@@ -93,7 +94,7 @@ def assign(
     """
     asked = {instance.name: instance for instance in instances}
     given = {name: Given(owner=name) for name in asked}
-    for source, pointer in ((scalars, "query:{}"), (arrays, "/parameters/{}")):
+    for source, pointer in ((scalars, "query:{}"), (arrays, arrays_at + "/{}")):
         for dotted in source:
             at = pointer.format(dotted.replace("~", "~0").replace("/", "~1") if source is arrays else dotted)
             prefix, dot, name = dotted.rpartition(".")

@@ -38,6 +38,8 @@ class AttentionInput:
     text: str | None = None
     parameters: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Arrays by dotted name, `t5.bias`."""
+    parameters_at: str = "/parameters"
+    """The pointer that they lie under in the body."""
     unfit: Mapping[str, str] = field(default_factory=dict)
     """Encodings by id that cannot take these embeddings, and why: a text's are made for the reference."""
 

@@ -378,7 +378,7 @@ class Scoring:
                 skipped[instance.name] = error.detail
             else:
                 able.append(instance)
-        given = assign(model, able, options.scalars, input.parameters, skipped)
+        given = assign(model, able, options.scalars, input.parameters, skipped, input.parameters_at)
 
         largest = max(admitted.query_positions.largest, admitted.key_positions.largest)
         sizes = Sizes(admitted.heads, admitted.head_dim, max(1, int(largest) + 1), model.width)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from starlette.types import Receive, Scope, Send
 
 from service.cache import Cache
-from service.errors import NotAcceptable, Overloaded, ServiceError, UnknownName
+from service.errors import InvalidInput, NotAcceptable, Overloaded, ServiceError, UnknownName
 from service.exchange import Exchange, header
 from service.instance import ALL, Instance
 from service.lifecycle import Lifecycle
@@ -140,6 +140,12 @@ class Attention:
         body.check_form(accepted, asked.dtype, asked.arrays)
         if accepted == media.PNG:
             asked = replace(asked, options=_pictured(asked.options))
+        elif asked.zoom != 1:
+            raise InvalidInput(
+                f"zoom={asked.zoom} is for pictures, but Accept asks for {accepted}; ask for one with Accept: "
+                f"{media.PNG}, or leave zoom out",
+                pointer="query:zoom",
+            )
         known = Asked(asked, exchange.encoding, accepted, media.media_type(content_type))
         if len(raw) + len(accept or "") + len(content_type or "") <= query.CACHED_LENGTH:
             self._asked.put((raw, accept, content_type), known, 1)

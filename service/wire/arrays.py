@@ -84,9 +84,10 @@ def mask(array: Array, at: str) -> Num[np.ndarray, "..."]:
 def check_dtype(dtype: np.dtype[Any], at: str) -> None:
     """Refuses what only pickle could read. Raises MalformedBody."""
     if dtype.hasobject:
+        advice = "array of text (<U), as np.array(tokens, dtype=str) makes it," if at == "/tokens" else "float32"
         raise MalformedBody(
             f"{at or 'the array'} has the NumPy type object, which is stored as a pickle; pickle is never read here. "
-            "Convert it to float32 before saving it",
+            f"Convert it to {advice} before saving it",
             pointer=at or None,
         )
 

@@ -70,7 +70,7 @@ def assemble(members: Members) -> AttentionInput:
     """Checks every array and that the members fit together. Raises InvalidInput."""
     _check_sources(members)
     _check_parameters(members.parameters, members.parameters_at)
-    result = AttentionInput(tokens=members.tokens, text=members.text)
+    result = AttentionInput(tokens=members.tokens, text=members.text, parameters_at=members.parameters_at)
     for name, array in members.arrays.items():
         at = pointer(name)
         if name in EMBEDDINGS:
@@ -99,9 +99,10 @@ def _check_sources(members: Members) -> None:
     given = [name for name in EMBEDDINGS if name in members.arrays] + (["text"] if members.text is not None else [])
     if given in (["embeddings"], ["queries", "keys"], ["text"]):
         return
+    text = ', or "text"' if members.parameters_at else ""  # which formats of named arrays cannot carry
     if not given:
         raise InvalidInput(
-            'there is nothing to score: send "embeddings" ([tokens, width]), or "queries" and "keys", or "text"',
+            f'there is nothing to score: send "embeddings" ([tokens, width]), or "queries" and "keys"{text}',
             pointer="",
         )
     if given in (["queries"], ["keys"]):
@@ -110,7 +111,7 @@ def _check_sources(members: Members) -> None:
             f'"{given[0]}" came without "{other}": send both, or "embeddings" alone', pointer=pointer(given[0])
         )
     raise InvalidInput(
-        f'{" and ".join(given)} came together: send "embeddings", or "queries" and "keys", or "text"',
+        f'{" and ".join(given)} came together: send "embeddings", or "queries" and "keys"{text}',
         pointer=pointer(given[-1]),
     )
 

@@ -70,8 +70,8 @@ def _header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
     """Shape, whether the order is Fortran's, type, length of the header. Most arrays of a client have the same one."""
     stream = io.BytesIO(head)
     version = npy.read_magic(stream)
-    if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"version {version[0]}.{version[1]} is not read, 1.0 and 2.0 are")
+    if version not in ((1, 0), (2, 0), (3, 0)):
+        raise ValueError(f"version {version[0]}.{version[1]} is not read; 1.0, 2.0 and 3.0 are")
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     shape, fortran, dtype = read(stream, max_header_size=MAX_HEADER)
     return shape, fortran, dtype, stream.tell()

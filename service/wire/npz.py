@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
-from service.errors import MalformedBody, PayloadTooLarge
+from service.errors import InvalidInput, MalformedBody, PayloadTooLarge
 from service.records import AttentionInput, ScoringResult
 from service.wire import answer, media, members
 from service.wire.arrays import Array
@@ -45,6 +45,8 @@ def arrays(body: bytes | bytearray, limit: int, *, dotted: bool = False) -> Iter
     for name, content in _entries(body, limit):
         if dotted:
             check_names([name], dotted=True)
+            if name == "text":
+                raise InvalidInput("'text' is read in JSON alone; npz holds arrays", pointer=pointer(name))
         yield name, read_npy(content, pointer(name), claimed=media.NPZ)
 
 

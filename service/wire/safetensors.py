@@ -42,8 +42,10 @@ def decode(body: bytes | bytearray) -> AttentionInput:
     members = Members()
     for name, tensor in tensors:
         if name in ("tokens", "text"):
+            others = " or npz" if name == "tokens" else ""
             raise InvalidInput(
-                f"{name!r} is text, and safetensors holds numbers only; send it in JSON or npz", pointer=pointer(name)
+                f"{name!r} is text, and safetensors holds numbers only; send it in JSON{others}",
+                pointer=pointer(name),
             )
         target = members.parameters if "." in name else members.arrays
         target[name] = _array(tensor, pointer(name))

@@ -281,6 +281,14 @@ def test_a_refusal_carries_the_problem(client: Client, x: X) -> None:
         client.attention(x, heads=5)
 
 
+@pytest.mark.parametrize("nothing", [[], (), "", np.array([], int)], ids=repr)
+@pytest.mark.parametrize("name", ["rows", "head"])
+def test_a_selection_of_nothing_is_refused(client: Client, x: X, name: str, nothing: Any) -> None:
+    with pytest.raises(Refused) as caught:
+        client.attention(x, "none", **{name: nothing})
+    assert caught.value.problem["pointer"] == f"query:{name}"
+
+
 @pytest.mark.parametrize("values", [[["a", "b"]], [[1j]], [[None]]])
 def test_what_holds_no_numbers_is_not_sent(client: Client, values: Any) -> None:
     with pytest.raises(TypeError, match="numbers"):

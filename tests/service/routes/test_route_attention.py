@@ -329,6 +329,35 @@ BAD: dict[str, tuple[bytes, str, str, int, str | None]] = {
     "a form": (b"embeddings=1", "application/x-www-form-urlencoded", "", 415, "header:Content-Type"),
     "float16 in JSON": (b'{"embeddings": [[1, 2]]}', media.JSON, "dtype=float16", 422, "query:dtype"),
     "too many numbers for JSON": (samples.npy(np.ones((128, 4))), media.NPY, "", 406, "header:Accept"),
+    "zoom without a picture": (b'{"embeddings": [[1, 2]]}', media.JSON, "zoom=2", 422, "query:zoom"),
+    "parameter of an npz": (
+        samples.npz(**{"embeddings": np.ones((2, 2)), "alibi.slopes": np.ones(3)}),
+        media.NPZ,
+        "encoding=alibi&heads=1",
+        422,
+        "/alibi.slopes",
+    ),
+    "unknown parameter of an npz": (
+        samples.npz(**{"embeddings": np.ones((2, 2)), "rope.frob": np.ones(1)}),
+        media.NPZ,
+        "",
+        422,
+        "/rope.frob",
+    ),
+    "unknown parameter of safetensors": (
+        samples.tensors(**{"embeddings": np.ones((2, 2)), "rope.frob": np.ones(1)}),
+        media.SAFETENSORS,
+        "",
+        422,
+        "/rope.frob",
+    ),
+    "unknown parameter in JSON": (
+        b'{"embeddings": [[1, 2]], "parameters": {"rope.frob": [1]}}',
+        media.JSON,
+        "",
+        422,
+        "/parameters/rope.frob",
+    ),
     "text without a tokenizer": (b'{"text": "hello"}', media.JSON, "model=identity", 422, "/text"),
 }
 

@@ -154,7 +154,11 @@ def test_all_adds_what_is_not_there_without_a_label(client: TestClient) -> None:
         ("compare=t5,relative-2", "query:compare", "t5 is asked for twice"),
         ("compare=t5&compare=t5", "query:compare", "t5 is asked for twice"),
         ("compare=rope@a,rope@a", "query:compare", "rope@a is asked for twice"),
-        ("encoding=rope@a.b", "query:encoding", "'a.b' in 'rope@a.b' is no label"),
+        (
+            "encoding=rope@a.b",
+            "query:encoding",
+            "'a.b' in 'rope@a.b' is no label: it has 1 to 32 letters (A to Z, a to z)",
+        ),
         ("compare=rope@", "query:compare", "is no label"),
         ("compare=rope@" + "x" * 33, "query:compare", "1 to 32"),
         ("compare=@a", "query:compare", "a label without an encoding"),

@@ -190,6 +190,31 @@ def test_safetensors_hold_no_text() -> None:
     refusal(media.SAFETENSORS, samples.tensors(embeddings=np.ones((2, 2)), tokens=np.ones(2)), InvalidInput)
 
 
+@pytest.mark.parametrize("pack", [samples.npz, samples.tensors], ids=["npz", "safetensors"])
+def test_only_json_is_said_to_take_text(pack: Callable[..., bytes]) -> None:
+    kind = media.NPZ if pack is samples.npz else media.SAFETENSORS
+    error = refusal(kind, pack(text=np.ones(3, np.float32)), InvalidInput)
+    assert "JSON" in error.detail
+    assert "npz" not in error.detail.partition("JSON")[2].replace("; npz holds arrays", "")
+    for sent in ({"mask": np.ones(3)}, {"embeddings": np.ones((2, 2)), "keys": np.ones((2, 2))}):
+        assert "text" not in refusal(kind, pack(**sent), InvalidInput).detail
+
+
+def test_tokens_of_the_type_object_are_to_become_text() -> None:
+    sent = io.BytesIO()
+    np.savez(sent, embeddings=np.ones((2, 2)), tokens=np.array(["a", "b"], dtype=object))
+    error = refusal(media.NPZ, sent.getvalue(), MalformedBody)
+    assert "text (<U)" in error.detail
+    assert "float32" not in error.detail
+
+
+def test_npy_of_the_third_version_is_read() -> None:
+    sent, array = io.BytesIO(), np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.lib.format.write_array(sent, array, version=(3, 0))
+    assert sent.getvalue()[6:8] == b"\x03\x00"
+    np.testing.assert_array_equal(embeddings(media.NPY, sent.getvalue()), array)
+
+
 def test_bfloat16_is_understood() -> None:
     header = json.dumps({"embeddings": {"dtype": "BF16", "shape": [1, 2], "data_offsets": [0, 4]}}).encode()
     content = struct.pack("<Q", len(header)) + header + struct.pack("<HH", 0x3F80, 0xC020)
