@@ -14,8 +14,8 @@ from models.encodings.encoding import Encoding
 from models.family import Family, seed_of
 from models.graphs import MODIFIER_TABLES, build, fixed_parameters, free_parameters, rows
 from models.modifiers import SWITCHES
+from models.opset import OPSET
 from models.parity import Parity, parity
-from models.trace import OPSET
 
 FORMAT = 1
 

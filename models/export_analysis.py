@@ -13,7 +13,7 @@ import onnx
 from models.analysis.graph import ANALYSES, RELAXED, Analysis, build
 from models.analysis.parity import Parity, parity
 from models.export import FORMAT
-from models.trace import OPSET
+from models.opset import OPSET
 
 FOLDER = "analysis"
 

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
+from models.opset import OPSET
+
 SMALLEST = 4  # torch.export takes a size to be 2 or more, hence an even one, or a product of two, to be 4 or more
-OPSET = 18  # the last one whose nodes all have CUDA kernels in onnxruntime 1.31
 
 Axes = tuple[str | int, ...]
 

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from models.trace import OPSET
+from models.opset import OPSET
 from models.triton.front import EMBEDDINGS, MASK, Front
 from service.encoding import Encoding
 from service.engine.pruning import prune

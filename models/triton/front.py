@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from models.trace import OPSET
+from models.opset import OPSET
 from service.masks import Window
 
 EMBEDDINGS, MASK = "embeddings", "mask"

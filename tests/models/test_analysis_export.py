@@ -11,7 +11,7 @@ import pytest
 from torch import Tensor
 from typer.testing import CliRunner
 
-import models.__main__ as command
+import models.command_line as command
 import service.summaries.rows
 from models.analysis.graph import ANALYSES, PAIR_STATISTICS, ROW_STATISTICS, Analysis, build
 from models.analysis.pairs import PairStatistics

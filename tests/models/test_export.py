@@ -21,7 +21,7 @@ from onnxruntime import InferenceSession
 from torch import Tensor
 from typer.testing import CliRunner
 
-from models.__main__ import app
+from models.command_line import app
 from models.encodings import ENCODINGS
 from models.encodings.encoding import Heads, Positions, Scores, Tables
 from models.encodings.none import NoEncoding
@@ -29,8 +29,9 @@ from models.export import export_encoding
 from models.export import metadata as intended
 from models.family import IDENTITY
 from models.graphs import build
+from models.opset import OPSET
 from models.parity import TOLERANCE, ParityError, parity
-from models.trace import OPSET, Signature, TraceError, trace
+from models.trace import Signature, TraceError, trace
 from tests.models.questions import noise, question
 from tests.oracles import ORACLES
 from tests.oracles.served import EXPORTED, metadata, served

@@ -13,7 +13,7 @@ from transformers import AutoModel, AutoTokenizer
 from typer.testing import CliRunner
 
 from models import hidden_states as module
-from models.__main__ import app
+from models.command_line import app
 from tests.models.checkpoints.test_miniatures import make
 from tests.models.checkpoints.words import SENTENCE, answered, word_tokenizer
 

@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 from tritonclient.grpc import model_config_pb2
 from typer.testing import CliRunner, Result
 
-from models.__main__ import app
+from models.command_line import app
 from service.app import create_app
 from service.settings import Settings
 from tests.models.checkpoints.serving import export

@@ -13,11 +13,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 from typer.testing import CliRunner
 
-from models.__main__ import app
 from models.checkpoints.errors import CheckpointError
 from models.checkpoints.family import imported
 from models.checkpoints.importing import check_name, remove_others
 from models.checkpoints.reading import read
+from models.command_line import app
 from tests.service import tiny
 
 LLAMA = {"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2}

@@ -9,8 +9,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from models.__main__ import app
 from models.attention import PositionTables, ScoredAttention
+from models.command_line import app
 from models.training.block import BY_ID, Block
 from models.training.checkpoint import CheckpointMismatch, load_weights, resume, save, save_weights
 from models.training.corpus import HELD_OUT, TRAINED_ON, Corpus
