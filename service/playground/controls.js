@@ -8,21 +8,47 @@ export function controls(store, act) {
   input(store, act);
   display(store, act);
   chip(store);
-  find("run").addEventListener("click", () => act.run());
-  store.on(["busy"], ({ busy }) => {
-    document.body.classList.toggle("busy", busy);
-    find("run").textContent = busy ? "Stop" : "Run";
+  // A click on Run tells of the field it leaves first, and Enter of the one it is pressed in.
+  find("fields").addEventListener("submit", (event) => {
+    event.preventDefault();
+    act.run();
   });
+  find("stop").addEventListener("click", () => act.stop());
+  store.on(["busy"], ({ busy }) => {
+    if (!busy && document.activeElement === find("stop")) find("run").focus();
+    document.body.classList.toggle("busy", busy);
+  });
+}
+
+/** Tells of numbers that may be; of others it says what may be, and puts back `held()`, what holds. Empty is null. */
+function numeric(field, { name, allowed, may, held, take, refuse }) {
+  const tell = () => {
+    const value = Number(field.value);
+    const empty = field.value === "" && !field.validity.badInput;
+    if (empty || (field.value !== "" && may(value))) return take(empty ? null : value);
+    const came = field.value === "" ? "what was typed is no number" : `${field.value} came`;
+    field.value = held();
+    refuse(`${name} must be ${allowed()}: ${came}, so it stays ${field.value || field.placeholder || "as it was"}.`);
+  };
+  field.addEventListener("change", tell);
+  // What is no number has the value of an empty field, so that in one it is no change.
+  field.addEventListener("blur", () => field.validity.badInput && tell());
 }
 
 function input(store, act) {
   const preset = find("preset");
-  const numbers = ["n", "d", "seed"].map((name) => [name, find(name)]);
+  const called = { n: "Tokens", d: "Width", seed: "Seed" };
+  const numbers = Object.keys(called).map((name) => [name, find(name)]);
   preset.addEventListener("change", () => act.choosePreset(preset.value));
   for (const [name, field] of numbers) {
-    field.addEventListener("change", () =>
-      act.change({ [name]: field.value === "" || !field.checkValidity() ? null : Number(field.value) }),
-    );
+    numeric(field, {
+      name: called[name],
+      allowed: () => `a whole number from ${field.min} to ${field.max}`,
+      may: () => field.checkValidity(),
+      held: () => store.state.settings[name] ?? "",
+      take: (value) => act.change({ [name]: value }),
+      refuse: act.refuse,
+    });
   }
   const heads = find("heads");
   heads.addEventListener("change", () => act.change({ heads: heads.value === "" ? null : Number(heads.value) }));
@@ -102,7 +128,17 @@ function display(store, act) {
   for (const name of MAPS) map.append(option(name, name));
   scale.addEventListener("change", () => act.show({ scale: scale.value, vmax: null }));
   map.addEventListener("change", () => act.show({ map: map.value }));
-  vmax.addEventListener("change", () => act.show({ vmax: Number(vmax.value) > 0 ? Number(vmax.value) : null }));
+  numeric(vmax, {
+    name: "The end of the scale",
+    allowed: () => "a number above 0",
+    may: (value) => value > 0,
+    held: () => pinnable(store.state.picture) ?? "",
+    take: (value) => {
+      store.set({ notes: [] });
+      act.show({ vmax: value });
+    },
+    refuse: act.refuse,
+  });
   reference.addEventListener("change", () => act.setReference(reference.value));
   head.addEventListener("change", () => act.setHead(head.value === "mean" ? "mean" : Number(head.value)));
   sort.addEventListener("change", () => store.set({ sort: sort.value }));
@@ -167,12 +203,13 @@ function pinnable({ kind, diff, scales }) {
 
 function chip(store) {
   const root = find("latency");
-  store.on(["run", "busy", "problem"], ({ run, busy, problem }) => {
-    root.dataset.state = problem ? "failed" : busy ? "busy" : "done";
+  store.on(["run", "busy", "stopped", "problem"], ({ run, busy, stopped, problem }) => {
+    root.dataset.state = problem ? "failed" : busy ? "busy" : stopped ? "stopped" : "done";
     if (busy) root.replaceChildren("asking…");
     else if (problem && problem.status === 0)
       root.replaceChildren(problem.title === "No answer" ? "service unreachable" : "failed");
     else if (problem) root.replaceChildren(`error ${problem.status}`);
+    else if (stopped) root.replaceChildren("cancelled");
     else if (run) {
       const { stages, bytes, requestId } = run.transfer;
       const encode = (stages.postprocess ?? 0) + (stages.serialize ?? 0);

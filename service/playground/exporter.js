@@ -8,6 +8,7 @@ import { strip } from "./legend.js";
 import { paint } from "./paint.js";
 import { clipped, ticks } from "./scale.js";
 import { body, curl, python, query } from "./question.js";
+import { unanswered } from "./runner.js";
 import { write as writeSettings } from "./urlstate.js";
 
 export const MOST_LINES = 1_000_000;
@@ -58,7 +59,11 @@ export function exporter(store) {
     find("export-input").hidden = !own;
   });
   return () => {
-    tell("");
+    tell(
+      store.state.run && unanswered(store.state)
+        ? "The settings and the link are what is set now, which was not answered; everything else is of an earlier answer."
+        : "",
+    );
     dialog.showModal();
   };
 }

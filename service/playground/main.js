@@ -35,6 +35,7 @@ const store = new Store({
   notes,
   run: null,
   busy: false,
+  stopped: false,
   problem: null,
   own: null,
   text: SAMPLE,
@@ -90,10 +91,14 @@ const act = {
   },
 
   run() {
-    if (store.state.busy) return runner.cancel();
+    if (store.state.busy) return; // each change of the question asks anew: what is under way is of these settings
     remember(true);
-    return runner.run();
+    runner.run();
   },
+  stop: () => runner.cancel(),
+
+  /** A value that was typed cannot be: the settings stay as they are. */
+  refuse: (note) => store.set({ notes: [note] }),
 
   choosePreset(preset) {
     if (!preset) return;

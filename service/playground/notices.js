@@ -3,6 +3,7 @@ import { HOME, keyed } from "./api.js";
 import { find, h } from "./dom.js";
 import { rank, rowOf } from "./metrics.js";
 import { curl } from "./question.js";
+import { unanswered } from "./runner.js";
 import { digits } from "./scale.js";
 
 const QUIET = 250; // milliseconds between two things said
@@ -10,8 +11,14 @@ const QUIET = 250; // milliseconds between two things said
 export function notices(store, act) {
   failures(store, act);
   const root = find("notes");
-  store.on(["notes", "run"], ({ notes, run }) => {
+  store.on(["notes", "run", "busy", "stopped", "problem"], (state) => {
+    const { notes, run, stopped } = state;
     const all = [...notes];
+    if (unanswered(state)) {
+      const drawn = run ? "What is drawn is an earlier answer, not one to what is set above. " : "";
+      if (stopped) all.push(`The run was stopped before it was answered. ${drawn}Run asks again.`);
+      else if (run) all.push(drawn);
+    }
     for (const one of run?.results ?? []) {
       if (one.nonfinite_cells)
         all.push(

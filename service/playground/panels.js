@@ -3,6 +3,7 @@ import { find, h } from "./dom.js";
 import { Panel } from "./panel.js";
 import { pictureOf, referenceOf } from "./picture.js";
 import { listen } from "./pointer.js";
+import { unanswered } from "./runner.js";
 
 export class Panels {
   constructor(store, act) {
@@ -14,16 +15,15 @@ export class Panels {
     this.element = find("panels");
     this.blank = h("p", { class: "empty blank", textContent: "Asking the service…" });
     this.element.append(this.blank);
-    store.on(["problem", "busy"], ({ problem, busy }) => {
-      this.blank.textContent =
-        problem && !busy ? "Nothing to show yet: the message above says why." : "Asking the service…";
+    store.on(["problem", "busy", "stopped"], (state) => {
+      this.blank.textContent = unanswered(state)
+        ? "Nothing to show yet: the message above says why."
+        : "Asking the service…";
+      this.element.classList.toggle("outdated", state.busy || unanswered(state));
     });
     const drawn = ["run", "settings", "sort", "hidden", "flick", "theme", "cards", "size"];
     store.on(drawn, (state, changed) => this.update(state, changed));
     store.on([...drawn, "hover", "locked", "drag", "focus"], (state) => this.crosshair(state));
-    store.on(["busy", "problem"], ({ busy, problem }) =>
-      this.element.classList.toggle("outdated", busy || Boolean(problem)),
-    );
     let width = 0;
     new ResizeObserver(([{ contentRect }]) => {
       if (contentRect.width !== width) store.set({ size: (width = contentRect.width) });

@@ -10,9 +10,7 @@ export function draw(root, { run, settings, hidden }) {
   const names = settings.encodings.filter((name) => run.result(name) && !hidden.has(name));
   const profiles = names.map((name) => profile(run, name, settings.head));
   if (!profiles.length || profiles.includes(null)) {
-    root.replaceChildren(
-      h("p", { class: "muted", textContent: "There are no distances: the positions of the keys are in no order." }),
-    );
+    root.replaceChildren(h("p", { class: "muted", textContent: `There is nothing to profile${why(run, names)}.` }));
     return;
   }
   const plot = h("div", { class: "plot" });
@@ -36,7 +34,14 @@ export function draw(root, { run, settings, hidden }) {
   });
 }
 
-/** As the service says; the mean of all heads is the mean of theirs. Null where key positions are in no order. */
+/** In the service's words. */
+function why(run, names) {
+  const reasons = names.map((name) => run.result(name).summary?.reasons?.distance_profile);
+  const [reason] = [...reasons.filter(Boolean), names.length ? "" : "every encoding is hidden"];
+  return reason ? `: ${reason}` : "";
+}
+
+/** As the service says; the mean of all heads is the mean of theirs. Null where there are no distances. */
 function profile(run, name, head) {
   const said = run.result(name).profile;
   if (!said) return null;

@@ -83,7 +83,7 @@ export class Runner {
     const controller = new AbortController();
     this.controller = controller;
     const { store } = this;
-    store.set({ busy: true, problem: null });
+    store.set({ busy: true, stopped: false, problem: null });
     try {
       const run = await this.answer(controller.signal);
       if (this.controller !== controller) return;
@@ -97,11 +97,11 @@ export class Runner {
     }
   }
 
-  /** Stops what is under way. */
+  /** Stops what is under way: the settings stay without an answer. */
   cancel() {
     this.controller?.abort();
     this.controller = null;
-    this.store.set({ busy: false });
+    this.store.set({ busy: false, stopped: true });
   }
 
   async answer(signal) {
@@ -132,6 +132,11 @@ export class Runner {
     if (this.preset?.path !== path) this.preset = { path, input: await fetchInput(asked, signal) };
     return this.preset.input;
   }
+}
+
+/** Whether the last run asked for ended without an answer: what is drawn is then not what the settings say. */
+export function unanswered({ busy, stopped, problem }) {
+  return !busy && (stopped || Boolean(problem));
 }
 
 /** Mean weights by distance, and those of uniform rows, [heads][distances]; null where the service found none. */

@@ -26,7 +26,7 @@ export const TABS = ["distance", "positions", "pairs", "metrics", "table", "abou
 export const MOST_ENCODINGS = 12;
 
 const NAME = /^[a-z][a-z0-9-]*(@[A-Za-z0-9_-]{1,32})?$/;
-const whole = (text, least = 0) => (/^\d{1,9}$/.test(text) && Number(text) >= least ? Number(text) : undefined);
+const whole = (text, least = 0) => (/^\d{1,10}$/.test(text) && Number(text) >= least ? Number(text) : undefined);
 const positive = (text) => (Number(text) > 0 && Number.isFinite(Number(text)) ? Number(text) : undefined);
 const among = (allowed) => (text) => (allowed.includes(text) ? text : undefined);
 

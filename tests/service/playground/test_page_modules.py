@@ -242,7 +242,7 @@ def test_masked_pixels_are_those_of_the_services_pictures(modules: Watched) -> N
 
 def test_settings_come_back_from_their_link(modules: Watched) -> None:
     link = (
-        "#v=1&preset=repeat&n=128&seed=7&heads=4&enc=rope,alibi,rope@long&ref=rope&h=mean&mask=causal&view=diff&scale=lift"
+        "#v=1&preset=repeat&n=128&seed=4294967295&heads=4&enc=rope,alibi,rope@long&ref=rope&h=mean&mask=causal&view=diff&scale=lift"
         "&map=grey&vmax=0.1&z=0,0,12,128&tab=pairs&q=17&k=4&rope@long.theta=500000"
     )
     again = call(modules, "m.urlstate.write(m.urlstate.read(a).settings)", link)

@@ -376,6 +376,39 @@ def test_a_model_with_a_tokenizer_takes_text_which_never_stands_in_the_address(w
     assert watched.said == []
 
 
+@pytest.mark.parametrize("text", [False, True])
+def test_one_token_is_drawn_and_has_no_distances_to_profile(watched: Watched, text: bool) -> None:
+    watched.open("#enc=rope,alibi")
+    page = watched.page
+    if text:
+        page.locator("#model").select_option("words")
+        page.locator("#text").fill("h")
+        page.locator("#run").click()
+    else:
+        page.locator("#own").click()
+        page.locator("#own-text").fill("1,2")
+        page.locator("#own-use").click()
+    expect(watched.map("rope")).to_have_attribute("aria-label", re.compile("1 queries by 1 keys"))
+    watched.drawn()
+    distances = page.locator("#tabpanel-distance")
+    expect(distances).to_have_text(re.compile("^There is nothing to profile: no counted row sees two keys or more"))
+    for tab in ("positions", "pairs", "metrics", "table"):
+        page.locator(f"#tab-{tab}").click()
+        expect(page.locator(f"#tabpanel-{tab} > *").first).to_be_visible()
+        watched.rested()
+    expect(page.locator("#tabpanel-positions")).not_to_contain_text("could not be had")
+    assert watched.said == []
+
+
+def test_without_an_order_of_positions_the_distances_say_why_there_are_none(watched: Watched) -> None:
+    watched.open("#enc=rope,alibi")
+    page = watched.page
+    page.locator("#own").click()
+    page.locator("#own-text").fill('{"embeddings": [[1, 2], [3, 4]], "positions": [5, 5]}')
+    page.locator("#own-use").click()
+    expect(page.locator("#tabpanel-distance")).to_contain_text("There is nothing to profile: key positions")
+
+
 def test_a_service_that_asks_for_a_key_is_given_one_and_no_command_holds_it(browser: Browser, tmp_path: Path) -> None:
     key = "a-key-of-many-letters"
     (tmp_path / "keys").write_text(key)
@@ -444,3 +477,114 @@ def test_what_is_being_typed_is_kept_when_a_card_comes(watched: Watched) -> None
     assert watched.fragment()["rope.theta"] == "500"
     expect(page.locator("#card-rope").get_by_label("theta")).to_be_focused()
     expect(page.locator("#card-t5 .formula")).to_be_visible()
+
+
+def test_a_click_on_run_does_not_cancel_the_run_that_leaving_the_field_began(watched: Watched) -> None:
+    watched.open("#enc=none,rope&preset=random&n=16")
+    page = watched.page
+    held = Held(page, "**/presets/random?n=24**")
+    page.locator("#n").fill("24")
+    page.locator("#run").click()
+    expect(page.locator("#latency")).to_have_attribute("data-state", "busy")
+    page.locator("#run").click()  # it says Run, so it stops nothing
+    held.release()
+    watched.drawn()
+    assert watched.map("rope").get_attribute("aria-label") == "rope, head 0 of 8, 24 queries by 24 keys"
+    assert watched.fragment()["n"] == "24"
+    assert len(held.routes) == 1
+
+
+def test_enter_in_a_field_asks_once_and_again_where_nothing_was_changed(watched: Watched) -> None:
+    watched.open("#enc=none,rope&preset=random&n=16")
+    page = watched.page
+    asked = len(watched.asked)
+    page.locator("#n").fill("24")
+    page.locator("#n").press("Enter")
+    watched.drawn()
+    assert watched.map("rope").get_attribute("aria-label") == "rope, head 0 of 8, 24 queries by 24 keys"
+    assert len([path for path in watched.asked[asked:] if "weights" in path]) == 1
+    page.locator("#n").press("Enter")
+    watched.drawn()
+    assert len([path for path in watched.asked[asked:] if "weights" in path]) == 2
+
+
+def test_after_a_run_was_stopped_the_page_says_that_what_is_drawn_is_of_other_settings(watched: Watched) -> None:
+    watched.open("#enc=none,rope&preset=random&n=16")
+    page = watched.page
+    expect(page.locator("#stop")).to_be_hidden()
+    held = Held(page, "**/presets/random?n=24**")
+    page.locator("#n").fill("24")
+    page.locator("#n").press("Tab")
+    page.locator("#stop").click()
+    expect(page.locator("#latency")).to_have_text("cancelled")
+    expect(page.locator("#notes")).to_contain_text("What is drawn is an earlier answer")
+    expect(page.locator("#panels")).to_have_class(re.compile("outdated"))
+    expect(page.locator("#stop")).to_be_hidden()
+    expect(page.locator("#run")).to_be_focused()
+    assert watched.map("rope").get_attribute("aria-label") == "rope, head 0 of 8, 16 queries by 16 keys"
+    page.locator("#export").click()
+    expect(page.locator("#export-said")).to_contain_text("earlier answer")
+    page.keyboard.press("Escape")
+    page.unroute(held.pattern)
+    page.locator("#run").click()
+    watched.drawn()
+    expect(watched.map("rope")).to_have_attribute("aria-label", "rope, head 0 of 8, 24 queries by 24 keys")
+    expect(page.locator("#notes")).to_be_hidden()
+    expect(page.locator("#panels")).not_to_have_class(re.compile("outdated"))
+
+
+def test_after_a_run_has_failed_the_page_says_that_what_is_drawn_is_an_earlier_answer(watched: Watched) -> None:
+    watched.open("#enc=none,rope&preset=random&n=16")
+    page = watched.page
+    page.route("**/attention?**", lambda route: route.abort())
+    page.locator("#seed").fill("3")
+    page.locator("#run").click()
+    expect(page.locator("#latency")).to_have_text("service unreachable")
+    expect(page.locator("#notes")).to_contain_text("What is drawn is an earlier answer")
+    page.unroute("**/attention?**")
+    page.locator("#run").click()
+    watched.drawn()
+    expect(page.locator("#notes")).to_be_hidden()
+
+
+@pytest.mark.parametrize(
+    ("name", "typed", "said"),
+    [
+        ("n", "99999", "Tokens must be a whole number from 1 to 32768: 99999 came, so it stays 16."),
+        ("n", "0", "Tokens must be a whole number from 1 to 32768: 0 came, so it stays 16."),
+        ("n", "2.5", "Tokens must be a whole number from 1 to 32768: 2.5 came, so it stays 16."),
+        ("n", "-", "Tokens must be a whole number from 1 to 32768: what was typed is no number, so it stays 16."),
+        ("d", "8193", "Width must be a whole number from 1 to 8192: 8193 came, so it stays 64."),
+        ("seed", "-1", "Seed must be a whole number from 0 to 4294967295: -1 came, so it stays 0."),
+        ("seed", "-", "Seed must be a whole number from 0 to 4294967295: what was typed is no number, so it stays 0."),
+        ("vmax", "0", "The end of the scale must be a number above 0: 0 came, so it stays "),
+    ],
+)
+def test_a_number_that_cannot_be_is_refused_with_what_can(watched: Watched, name: str, typed: str, said: str) -> None:
+    watched.open("#enc=none,rope&preset=random&n=16")
+    field = watched.page.locator(f"#{name}")
+    before, setting = field.input_value(), watched.fragment().get(name)
+    watched.page.route("**/attention?**weights**", lambda route: route.abort())  # nothing is asked
+    field.fill("")
+    field.press_sequentially(typed)
+    field.press("Tab")
+    expect(watched.page.locator("#notes")).to_contain_text(said)
+    watched.drawn()
+    assert field.input_value() == before
+    assert field.evaluate("({ validity }) => validity.badInput") is False
+    assert watched.fragment().get(name) == setting
+    watched.page.unroute("**/attention?**weights**")
+    field.fill("4")
+    field.press("Tab")
+    watched.drawn()
+    expect(watched.page.locator("#notes")).to_be_hidden()
+    assert watched.fragment()[name] == "4"
+
+
+def test_an_empty_number_is_the_presets_own(watched: Watched) -> None:
+    watched.open("#enc=none,rope&preset=random&n=16")
+    watched.page.locator("#n").fill("")
+    watched.page.locator("#n").press("Tab")
+    watched.drawn()
+    assert watched.map("rope").get_attribute("aria-label") == "rope, head 0 of 8, 64 queries by 64 keys"
+    expect(watched.page.locator("#notes")).to_be_hidden()
