@@ -69,6 +69,10 @@ class Open:
         return sum(step.seconds for step in self.steps)
 
 
+LEAST = 6.0
+"""Seconds of a closed stage that shorter runs leave it."""
+
+
 @dataclass(frozen=True)
 class Scenario:
     name: str
@@ -89,14 +93,14 @@ class Scenario:
         return sum(stage.seconds for stage in self.stages if isinstance(stage, Open))
 
     def lasting(self, seconds: float) -> Scenario:
-        """With its open steps, in proportion, so long all together."""
+        """With its open steps, in proportion, so long all together; long stages before them are shorter too."""
         factor = seconds / self.open_seconds
         return replace(
             self,
             stages=tuple(
                 replace(stage, steps=tuple(replace(step, seconds=step.seconds * factor) for step in stage.steps))
                 if isinstance(stage, Open)
-                else stage
+                else replace(stage, seconds=min(stage.seconds, max(LEAST, stage.seconds * factor)))
                 for stage in self.stages
             ),
         )

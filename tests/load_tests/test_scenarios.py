@@ -46,7 +46,10 @@ def test_an_open_loop_lasts_as_long_as_it_is_told_to() -> None:
     short = chosen("soak", 60.0)
     assert short.open_seconds == pytest.approx(60)
     whole = SCENARIOS["soak"]
-    assert short.seconds - short.open_seconds == pytest.approx(whole.seconds - whole.open_seconds)
+    before = [stage.seconds for stage in short.stages if isinstance(stage, Closed)]
+    assert before == [6.0, 6.0]  # else they would take longer than all that is looked at
+    longer = chosen("soak", 2 * whole.open_seconds)
+    assert longer.seconds - longer.open_seconds == whole.seconds - whole.open_seconds
     assert chosen("soak", 0.0) is whole
     assert whole.seconds >= 1800
 

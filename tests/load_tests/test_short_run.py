@@ -22,7 +22,7 @@ def test_a_short_run_with_wrong_requests_and_clients_that_leave_is_reconciled_ex
     assert summary["sent"]["200"] > 0
     assert summary["told"]["200"] >= summary["sent"]["200"]
     assert sum(summary["told"].values()) == sum(summary["sent"].values())
-    assert [part["name"] for part in summary["parts"][:2]] == ["warm-up", "capacity"]
+    assert [part["name"] for part in summary["parts"][:2]] == ["filling", "capacity"]
     assert summary["service"]["batches"] > 0
     assert "seed 3" in finished.stdout
     assert (tmp_path / "report.md").read_text() in finished.stdout
