@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
@@ -31,6 +32,9 @@ from service.engine.permuting import WIDEST, permute
 from service.engine.pruning import prune
 
 logger = logging.getLogger(__name__)
+
+PAUSES = (0.01, 0.03, 0.1, 0.2)
+"""Seconds before a file that is not whole is read again: the same may be being copied over it."""
 
 LEAST = 64 << 20
 """Bytes of sessions that a process has room for, however many share the capacity: those that are asked for most."""
@@ -187,7 +191,7 @@ class Sessions:
         """A positions graph, whole, and on the CPU whatever the device. A file that has changed is opened anew."""
         status = path.stat()
         key = (str(path), status.st_mtime_ns, status.st_size)
-        return self._get(key, lambda: Session(path, Provider(CPU), self._threads))
+        return self._get(key, lambda: _opened(path, self._threads))
 
     def inputs(
         self, graph: Graph, outputs: tuple[str, ...], masked: bool, switches: tuple[str, ...] = ()
@@ -233,10 +237,7 @@ class Sessions:
                 raise ValueError(f"nothing is behind {graph.name}, which has no {', '.join(behind)}")
             analysis = prune(onnx.load(graph.behind), behind, masked, (*switches, EXACT))
             reads = {value.name for value in analysis.graph.input} & {"weights", "scores"}
-        content = graph.path.read_bytes()
-        if digest(content) != graph.digest:
-            raise RuntimeError(f"{graph.path} has been replaced since it was read")
-        scores = onnx.load_model_from_string(content)
+        scores = onnx.load_model_from_string(_content(graph))
         pruned = prune(scores, (*wanted, *sorted(reads - {*wanted})), masked, switches)
         if narrow and self._provider.name == CPU:
             permuted = permute(pruned)
@@ -286,6 +287,25 @@ class Sessions:
                     del self._sessions[key]
                     self._built.discard(key)
                     excess -= size
+
+
+def _content(graph: Graph) -> bytes:
+    """The bytes of a graph's file. Raises RuntimeError where they are others than were read before."""
+    for pause in (*PAUSES, 0.0):
+        content = graph.path.read_bytes()
+        if digest(content) == graph.digest:
+            return content
+        time.sleep(pause)
+    raise RuntimeError(f"{graph.path} has been replaced since it was read")
+
+
+def _opened(path: Path, threads: int) -> Session:
+    for pause in PAUSES:
+        try:
+            return Session(path, Provider(CPU), threads)
+        except Exception:  # onnxruntime's errors share no other base
+            time.sleep(pause)
+    return Session(path, Provider(CPU), threads)
 
 
 def _narrow(queries: np.ndarray | None) -> bool:

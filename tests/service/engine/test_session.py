@@ -209,3 +209,13 @@ def test_a_graph_that_was_replaced_since_it_was_read_is_not_taken_for_it(tmp_pat
     write_scores_graph(tmp_path, version="2").path.replace(graph.path)
     with pytest.raises(RuntimeError, match="replaced"):
         Sessions("cpu").session(graph, ("scores",), False)
+
+
+def test_a_graph_that_is_being_copied_over_itself_is_waited_for(tmp_path: Path) -> None:
+    graph = write_scores_graph(tmp_path)
+    content = graph.path.read_bytes()
+    graph.path.write_bytes(content[:100])
+    timer = threading.Timer(0.05, lambda: graph.path.write_bytes(content))
+    timer.start()
+    assert Sessions("cpu").session(graph, ("weights",), False).outputs == ("weights",)
+    timer.join()
