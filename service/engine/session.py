@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
@@ -30,6 +30,8 @@ from service.engine.job import Graph, Into, Job, digest
 from service.engine.memory import Memory
 from service.engine.permuting import WIDEST, permute
 from service.engine.pruning import prune
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -191,7 +193,7 @@ class Sessions:
         """A positions graph, whole, and on the CPU whatever the device. A file that has changed is opened anew."""
         status = path.stat()
         key = (str(path), status.st_mtime_ns, status.st_size)
-        return self._get(key, lambda: _opened(path, self._threads))
+        return self._get(key, lambda: _whole(lambda: Session(path, Provider(CPU), self._threads)))
 
     def inputs(
         self, graph: Graph, outputs: tuple[str, ...], masked: bool, switches: tuple[str, ...] = ()
@@ -237,7 +239,7 @@ class Sessions:
                 raise ValueError(f"nothing is behind {graph.name}, which has no {', '.join(behind)}")
             analysis = prune(onnx.load(graph.behind), behind, masked, (*switches, EXACT))
             reads = {value.name for value in analysis.graph.input} & {"weights", "scores"}
-        scores = onnx.load_model_from_string(_content(graph))
+        scores = onnx.load_model_from_string(_whole(lambda: _content(graph)))
         pruned = prune(scores, (*wanted, *sorted(reads - {*wanted})), masked, switches)
         if narrow and self._provider.name == CPU:
             permuted = permute(pruned)
@@ -289,23 +291,23 @@ class Sessions:
                     excess -= size
 
 
-def _content(graph: Graph) -> bytes:
-    """The bytes of a graph's file. Raises RuntimeError where they are others than were read before."""
-    for pause in (*PAUSES, 0.0):
-        content = graph.path.read_bytes()
-        if digest(content) == graph.digest:
-            return content
-        time.sleep(pause)
-    raise RuntimeError(f"{graph.path} has been replaced since it was read")
-
-
-def _opened(path: Path, threads: int) -> Session:
+def _whole(read: Callable[[], T]) -> T:
+    """What `read` makes of a file that may just now be copied over itself. Raises what it raises at last."""
     for pause in PAUSES:
         try:
-            return Session(path, Provider(CPU), threads)
+            return read()
+        except FileNotFoundError:
+            raise
         except Exception:  # onnxruntime's errors share no other base
             time.sleep(pause)
-    return Session(path, Provider(CPU), threads)
+    return read()
+
+
+def _content(graph: Graph) -> bytes:
+    content = graph.path.read_bytes()
+    if digest(content) != graph.digest:
+        raise RuntimeError(f"{graph.path} has been replaced since it was read")
+    return content
 
 
 def _narrow(queries: np.ndarray | None) -> bool:

@@ -84,16 +84,16 @@ class _Heads:
 
     def head(self, result: ScoringResult, dtype: str) -> bytes:
         """The header of an answer whose arrays are packed in their order."""
-        timings = answer.timings_text(result.timings).replace('"', '\\"').encode()
         if not _alike(result):
             return _head(answer.metadata(result, dtype), answer.arrays(result))
-        known = self._known.get((result.plan, result.mask, dtype))
-        if known is None:
+        key = result.plan, result.mask, dtype
+        around = self._known.get(key)
+        if around is None:
             around = around_timings(result, dtype)
-            if around is not None:
-                self._known.put((result.plan, result.mask, dtype), around, 1)
-            return _head(answer.metadata(result, dtype), answer.arrays(result))
-        return _padded(known[0] + timings + known[1])
+            if around is None:
+                return _head(answer.metadata(result, dtype), answer.arrays(result))
+            self._known.put(key, around, 1)
+        return _between(around, answer.timings_text(result.timings))
 
 
 def _alike(result: ScoringResult) -> bool:
@@ -108,7 +108,7 @@ _HEADS = _Heads()
 
 def around_timings(result: ScoringResult, dtype: str) -> tuple[bytes, bytes] | None:
     """What stands before and after the timings in the header of this answer; None where that cannot be told."""
-    timings = answer.timings_text(result.timings).replace('"', '\\"').encode()
+    timings = _quoted(answer.timings_text(result.timings))
     text = _head(answer.metadata(result, dtype), answer.arrays(result)).rstrip(b" ")
     before, found, after = text.partition(timings)
     return (before, after) if found and timings not in after else None
@@ -116,7 +116,7 @@ def around_timings(result: ScoringResult, dtype: str) -> tuple[bytes, bytes] | N
 
 def headed(before: bytes, timings: str, after: bytes) -> bytes:
     """The header, with its length."""
-    text = _padded(before + timings.replace('"', '\\"').encode() + after)
+    text = _between((before, after), timings)
     return len(text).to_bytes(8, "little") + text
 
 
@@ -144,6 +144,15 @@ def _head(metadata: bytes, arrays: Iterable[tuple[str, Array]]) -> bytes:
         }
         offset += array.nbytes
     return _padded(orjson.dumps(header))
+
+
+def _between(around: tuple[bytes, bytes], timings: str) -> bytes:
+    return _padded(around[0] + _quoted(timings) + around[1])
+
+
+def _quoted(timings: str) -> bytes:
+    """As they stand inside a string of the header."""
+    return timings.replace('"', '\\"').encode()
 
 
 def _padded(text: bytes) -> bytes:
