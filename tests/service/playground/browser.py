@@ -84,6 +84,12 @@ class Watched:
         """Waits until the page has done also what it does only when the pointer rests."""
         self.settled(REST)
 
+    def paste(self, text: str) -> None:
+        """Has the page take this text for the user's own data."""
+        self.page.locator("#own").click()
+        self.page.locator("#own-text").fill(text)
+        self.page.locator("#own-use").click()
+
     def panel(self, name: str) -> Locator:
         return self.page.locator(f'.panel[data-name="{name}"]')
 

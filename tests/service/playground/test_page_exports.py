@@ -95,9 +95,7 @@ def test_the_commands_that_are_copied_work(watched: Watched, tmp_path: Path) -> 
 def test_commands_for_own_data_read_the_file_that_is_offered(watched: Watched, tmp_path: Path) -> None:
     watched.open("#enc=rope,alibi")
     page = watched.page
-    page.locator("#own").click()
-    page.locator("#own-text").fill("a 1 0 2 1\nb 0 1 1 3\nc 1 1 0 0")
-    page.locator("#own-use").click()
+    watched.paste("a 1 0 2 1\nb 0 1 1 3\nc 1 1 0 0")
     expect(page.locator("#about-input")).to_contain_text("3 × 4")
     watched.drawn()
     page.locator("#export").click()

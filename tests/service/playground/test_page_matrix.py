@@ -435,9 +435,7 @@ def test_tall_labels_do_not_touch(modules: Watched) -> None:
 
 
 def _own(watched: Watched, text: str) -> None:
-    watched.page.locator("#own").click()
-    watched.page.locator("#own-text").fill(text)
-    watched.page.locator("#own-use").click()
+    watched.paste(text)
     expect(watched.page.locator("#about-input")).to_contain_text("Your own data")
     watched.drawn()
 

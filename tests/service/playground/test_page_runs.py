@@ -224,9 +224,7 @@ def test_own_vectors_come_from_files_and_never_stand_in_the_address(
 def test_back_leaves_own_vectors_and_forward_returns_to_them(watched: Watched) -> None:
     watched.open("#enc=rope&preset=repeat&n=12")
     page = watched.page
-    page.locator("#own").click()
-    page.locator("#own-text").fill("1 0\n0 1\n1 1")
-    page.locator("#own-use").click()
+    watched.paste("1 0\n0 1\n1 1")
     watched.drawn()
     of_own = "rope, head 0 of 1, 3 queries by 3 keys"
     expect(watched.map("rope")).to_have_attribute("aria-label", of_own)
@@ -265,12 +263,10 @@ def test_what_is_wrong_with_own_vectors_is_said_with_both_numbers(modules: Watch
 def test_queries_and_keys_have_labels_of_their_own(watched: Watched) -> None:
     watched.open("#enc=none")
     page = watched.page
-    page.locator("#own").click()
-    page.locator("#own-text").fill(
+    watched.paste(
         '{"queries": [[1, 0], [0, 1]], "keys": [[1, 0], [0, 1], [1, 1], [2, 0], [0, 2]],'
         ' "tokens": ["a", "b", "c", "d", "e"]}'
     )
-    page.locator("#own-use").click()
     expect(page.locator("#about-input")).to_contain_text("2 × 2 queries and 5 keys")
     watched.drawn()
     page.mouse.click(*watched.point("none", 1, 3, (2, 5)))
@@ -283,9 +279,7 @@ def test_names_are_text_and_never_markup(watched: Watched) -> None:
     watched.open("#enc=none,rope")
     page = watched.page
     page.on("dialog", lambda dialog: watched.said.append(f"dialog: {dialog.message}"))
-    page.locator("#own").click()
-    page.locator("#own-text").fill(f'{{"embeddings": [[1, 0], [0, 1]], "tokens": ["{evil}", "{evil}"]}}')
-    page.locator("#own-use").click()
+    watched.paste(f'{{"embeddings": [[1, 0], [0, 1]], "tokens": ["{evil}", "{evil}"]}}')
     expect(page.locator("#about-input")).to_contain_text("2 × 2")
     watched.drawn()
     page.mouse.click(*watched.point("rope", 1, 0, (2, 2)))
@@ -385,9 +379,7 @@ def test_one_token_is_drawn_and_has_no_distances_to_profile(watched: Watched, te
         page.locator("#text").fill("h")
         page.locator("#run").click()
     else:
-        page.locator("#own").click()
-        page.locator("#own-text").fill("1,2")
-        page.locator("#own-use").click()
+        watched.paste("1,2")
     expect(watched.map("rope")).to_have_attribute("aria-label", re.compile("1 queries by 1 keys"))
     watched.drawn()
     distances = page.locator("#tabpanel-distance")
@@ -403,9 +395,7 @@ def test_one_token_is_drawn_and_has_no_distances_to_profile(watched: Watched, te
 def test_without_an_order_of_positions_the_distances_say_why_there_are_none(watched: Watched) -> None:
     watched.open("#enc=rope,alibi")
     page = watched.page
-    page.locator("#own").click()
-    page.locator("#own-text").fill('{"embeddings": [[1, 2], [3, 4]], "positions": [5, 5]}')
-    page.locator("#own-use").click()
+    watched.paste('{"embeddings": [[1, 2], [3, 4]], "positions": [5, 5]}')
     expect(page.locator("#tabpanel-distance")).to_contain_text("There is nothing to profile: key positions")
 
 
