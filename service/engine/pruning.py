@@ -80,7 +80,7 @@ def _resolved(
             if name not in outputs:
                 renamed[name] = chosen
                 continue
-            # An output keeps its name. onnxruntime removes the copy.
+            # An output keeps its name.
             node = onnx.helper.make_node("Identity", [chosen], [name])
         yield node
 

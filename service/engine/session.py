@@ -30,6 +30,7 @@ from service.engine.job import Graph, Into, Job, digest
 from service.engine.memory import Memory
 from service.engine.permuting import WIDEST, permute
 from service.engine.pruning import prune
+from service.engine.uncopied import uncopied
 
 T = TypeVar("T")
 
@@ -248,6 +249,7 @@ class Sessions:
             pruned = permuted
         if behind:
             pruned = append(pruned, analysis, outputs)
+        pruned = uncopied(pruned)
         if self._flags:
             pruned = flagged(pruned)
         model = pruned.SerializeToString()
