@@ -20,6 +20,7 @@ from service.analysis.wanted import Wanted
 from service.blocks import Block
 from service.cache import Cache
 from service.catalogue import Catalogue, Model
+from service.comparisons import metrics as of_pairs
 from service.conventions import conventions
 from service.encoding import Encoding
 from service.engine.job import Job, JobResult, Tables
@@ -46,8 +47,6 @@ __all__ = ["Limits", "PositionTables", "Runs", "Scoring"]
 PLANS = 1024
 # Tokens, heads and head_dim of the jobs that show what runs cost.
 SIZES = ((4, 1, 16), (16, 2, 16), (64, 1, 16), (32, 4, 16), (32, 4, 64), (128, 2, 16), (128, 4, 32), (256, 2, 64))
-# The k of `topk_overlap` where the request names no top_k.
-TOP = 8
 # Numbers that an inquiry may look at on the event loop.
 QUICK = 1 << 17
 # Work on fewer cells than this is done on the event loop: a thread would cost more than it frees.
@@ -401,7 +400,9 @@ class Scoring:
         wanted = Wanted.of(returns, options.metrics)
         study = None
         if wanted is not None:
-            study = self.analyst.study(wanted, layout.query_positions, layout.key_positions, options.top_k or TOP)
+            study = self.analyst.study(
+                wanted, layout.query_positions, layout.key_positions, options.top_k or of_pairs.TOP
+            )
         kept = returns if choice.top_k is None else (*returns, "weights")
         # The largest keys are told apart by all the digits there are.
         half = options.half and choice.top_k is None

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from service.admission import Limits
 from service.analysis.analyst import Analyst
 from service.analysis.sheet import Sheet
-from service.analysis.wanted import Wanted
+from service.analysis.wanted import COMPARISON, SUMMARY, Wanted
 from service.blocks import Block
 from service.comparisons import metrics as of_pairs
 from service.comparisons.comparison import FLOORS, compare
@@ -41,14 +41,14 @@ AT_ONCE = 8
 class GivenOptions:
     """`metrics` as `POST /attention` takes them. `sinks` says that rows may sum to less than 1, for a part of the
     attention goes to no key; `tolerance` how far from 1 (None: by the precision of each matrix); `top` is the k of
-    `topk_overlap`.
+    `topk_overlap` (None: 8).
     """
 
     metrics: tuple[str, ...] = ()
     causal: bool = False
     sinks: bool = False
     tolerance: float | None = None
-    top: int = 8
+    top: int | None = None
     reference: str | None = None
     """The matrix that the others are compared with; None: the first."""
 
@@ -74,8 +74,7 @@ class Given:
 def check(input: MatricesInput, options: GivenOptions, limits: Limits) -> Given:
     """Raises InvalidInput, PayloadTooLarge, UnknownName."""
     names = _names(input, options.reference)
-    wanted = Wanted.of(("summary", "comparison"), options.metrics)
-    assert wanted is not None
+    wanted = _wanted(names, options)
     first = input.matrices[names[0]]
     if not 2 <= first.ndim <= 4 or 0 in first.shape:
         raise InvalidInput(
@@ -101,6 +100,26 @@ def check(input: MatricesInput, options: GivenOptions, limits: Limits) -> Given:
         batch is not None,
         wanted,
     )
+
+
+def _wanted(names: Sequence[str], options: GivenOptions) -> Wanted:
+    returns = (SUMMARY, COMPARISON) if len(names) > 1 else (SUMMARY,)
+    wanted = Wanted.of(returns, options.metrics, {COMPARISON: "send a second matrix"})
+    assert wanted is not None
+    if options.top is not None and of_pairs.TOPK not in (wanted.comparison or ()):
+        raise InvalidInput(
+            f"top_k={options.top} is the k of {of_pairs.TOPK}, which "
+            + ("is not asked for: name it in metrics" if len(names) > 1 else "needs a second matrix: send one")
+            + ", or leave top_k out",
+            pointer="query:top_k",
+        )
+    if options.reference is not None and len(names) == 1:
+        raise InvalidInput(
+            f"reference={options.reference[:80]} is what others are compared with, but there is no other matrix; send "
+            "a second one, or leave reference out",
+            pointer="query:reference",
+        )
+    return wanted
 
 
 def _names(input: MatricesInput, reference: str | None) -> list[str]:
@@ -234,7 +253,7 @@ class _Study:
         self._rows = {name: Sheet(batch, heads, queries) for name in names}
         self._pairs = {name: Sheet(batch, heads, queries) for name in names[1:]}
         self._uniform = Sheet(lead[0], lead[1], queries)
-        self._top = min(options.top, keys)
+        self._top = min(options.top or of_pairs.TOP, keys)
         self._valid: Mapping[str, Selection] = {}
         """The rows of each matrix without negative weights; once all has run."""
         self._counts = None if given.visible is None else np.count_nonzero(given.visible, axis=-1)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from service.comparisons import metrics as of_pairs
-from service.errors import UnknownName
+from service.errors import InvalidInput, UnknownName
 from service.summaries import metrics as of_rows
 from service.summaries.profile import PROFILE
 
@@ -14,6 +14,11 @@ DEFAULT, ALL = "default", "all"
 SUMMARY, COMPARISON = "summary", "comparison"
 NAMES = (DEFAULT, ALL, *of_rows.NAMES, *of_pairs.NAMES)
 POINTER = "query:metrics"
+RETURNED = {
+    SUMMARY: "name summary in return",
+    COMPARISON: "name another encoding with compare, and comparison in return where that is given",
+}
+"""What is to be done for one to be in an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +29,29 @@ class Wanted:
     comparison: tuple[str, ...] | None
 
     @classmethod
-    def of(cls, returns: Iterable[str], metrics: Sequence[str]) -> Wanted | None:
+    def of(cls, returns: Iterable[str], metrics: Sequence[str], missing: Mapping[str, str] = RETURNED) -> Wanted | None:
         """`metrics` are names of either kind; of a kind of which none is named the default ones are meant, and so they
-        are by `default`, and all by `all`. None where nothing is wanted. Raises UnknownName.
+        are by `default`, and all by `all`. None where nothing is wanted. Raises UnknownName, and InvalidInput for names
+        of a kind that is not returned: `missing` says what to do about that.
         """
-        returned = set(returns)
+        returned = {SUMMARY, COMPARISON} & set(returns)
         for name in metrics:
             if name not in NAMES:
                 raise UnknownName("metric", name, NAMES, pointer=POINTER)
+        if metrics and not returned:
+            raise InvalidInput(
+                f"metrics={','.join(metrics)[:200]} are those of the summary and the comparison, neither of which this "
+                f"request returns: {missing[SUMMARY]}, or leave metrics out",
+                pointer=POINTER,
+            )
+        for kind, known in ((SUMMARY, of_rows.NAMES), (COMPARISON, of_pairs.NAMES)):
+            if kind not in returned and (idle := [name for name in metrics if name in known]):
+                verb, pronoun = ("is", "it") if len(idle) == 1 else ("are", "them")
+                raise InvalidInput(
+                    f"of metrics, {', '.join(idle)} {verb} of the {kind}, which this request does not return: "
+                    f"{missing[kind]}, or leave {pronoun} out",
+                    pointer=POINTER,
+                )
         summary = _chosen(metrics, of_rows.NAMES, of_rows.DEFAULT) if SUMMARY in returned else None
         comparison = _chosen(metrics, of_pairs.NAMES, of_pairs.DEFAULT) if COMPARISON in returned else None
         return None if summary is None and comparison is None else cls(summary, comparison)

@@ -78,6 +78,8 @@ def probe(
         given = about.pop("parameters", {}) | parameters(parameter or ())
     except Unreadable as error:
         fail(str(error), MISUSE)
+    if source is not None and (n, d) != (None, None):
+        fail("--n and --d are those of a --preset", MISUSE)
     asked = {
         "probe": () if name == "all" else name.replace("-", "_"),
         "encoding": None if named[:1] in ([], ["all"]) else named[0],

@@ -80,6 +80,10 @@ def score(
         fail(str(error), MISUSE)
     if preset is None and any(value is not None for value in drawn.values()):
         fail("--n, --d and --seed are those of a --preset", MISUSE)
+    if zoom is not None and png is None:
+        fail("--zoom is that of a picture: --png FILE", MISUSE)
+    if returns and not as_json and npz is None:
+        fail("--return says what --json and --npz hold, and neither is asked for", MISUSE)
     others = options.several(compare)
     asked = {
         "encoding": encoding,

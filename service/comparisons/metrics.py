@@ -16,6 +16,8 @@ LEAST_DEVIATION = 1e-6
 """Centred scores that vary less than this do not vary."""
 PROFILE_TV = "profile_tv"
 TOPK = "topk_overlap"
+TOP = 8
+"""Its k where none is named."""
 FROBENIUS = "frobenius_rel"
 
 

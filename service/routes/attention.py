@@ -139,13 +139,15 @@ class Attention:
         accepted = media.negotiate(accept)
         body.check_form(accepted, asked.dtype, asked.arrays)
         if accepted == media.PNG:
+            if asked.options.metrics:
+                raise InvalidInput(
+                    f"metrics={','.join(asked.options.metrics)[:200]} are for numbers, but Accept asks for "
+                    f"{media.PNG}, which shows none of them; leave metrics out, or ask for another format",
+                    pointer="query:metrics",
+                )
             asked = replace(asked, options=_pictured(asked.options))
-        elif asked.zoom != 1:
-            raise InvalidInput(
-                f"zoom={asked.zoom} is for pictures, but Accept asks for {accepted}; ask for one with Accept: "
-                f"{media.PNG}, or leave zoom out",
-                pointer="query:zoom",
-            )
+        else:
+            query.check_zoom(asked.zoom, accepted)
         known = Asked(asked, exchange.encoding, accepted, media.media_type(content_type))
         if len(raw) + len(accept or "") + len(content_type or "") <= query.CACHED_LENGTH:
             self._asked.put((raw, accept, content_type), known, 1)

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from service.admission import Limits
 from service.analysis.given import GivenOptions, Studies, check
 from service.analysis.wanted import NAMES
-from service.errors import DeadlineExceeded, Draining, InvalidInput, Overloaded
+from service.errors import DeadlineExceeded, Draining, InvalidInput, NotAcceptable, Overloaded
 from service.exchange import Exchange, header
 from service.lifecycle import Lifecycle
 from service.records import Timings
@@ -37,7 +37,7 @@ _REQUEST: dict[str, Any] = {
         {
             "name": "metrics",
             "in": "query",
-            "description": "As of POST /attention: names, `default`, `all`.",
+            "description": "As of POST /attention: names, `default`, `all`. Those of two matrices need two.",
             "schema": {"type": "array", "items": {"type": "string", "enum": list(NAMES)}},
             "style": "form",
             "explode": False,
@@ -46,7 +46,7 @@ _REQUEST: dict[str, Any] = {
             "name": "reference",
             "in": "query",
             "description": "The matrix that the others are compared with: by default the first, in safetensors the "
-            "first by name.",
+            "first by name. Not where there is one only.",
             "schema": {"type": "string"},
         },
         {
@@ -70,7 +70,7 @@ _REQUEST: dict[str, Any] = {
         {
             "name": "top_k",
             "in": "query",
-            "description": "The k of topk_overlap.",
+            "description": "The k of topk_overlap, where metrics names it.",
             "schema": {"type": "integer", "minimum": 1, "default": 8},
         },
     ],
@@ -141,7 +141,7 @@ def router(
         summary="Compare attention matrices that you have",
         responses={
             200: {"description": "Summaries and comparisons.", "content": {media.JSON: {"schema": _RESPONSE}}},
-            **problems.responses(*problems.COMMON, Overloaded, Draining, DeadlineExceeded),
+            **problems.responses(*problems.COMMON, NotAcceptable, Overloaded, Draining, DeadlineExceeded),
         },
         openapi_extra=_REQUEST,
     )
@@ -155,6 +155,7 @@ def router(
         deadline = time.monotonic() + settings.deadline_seconds
         lifecycle.check_open()
         options = parse(request.scope["query_string"])
+        media.negotiate(header(request.scope, b"accept"), (media.JSON,))
         kind = media.media_type(header(request.scope, b"content-type"))
         content = await upload.read(request.scope, request.receive, settings.max_body_bytes, settings.body_seconds)
         given = await asyncio.to_thread(
@@ -190,6 +191,6 @@ def parse(raw: bytes) -> GivenOptions:
         query.one(given, "causal", query.flag) or False,
         query.one(given, "sinks", query.flag) or False,
         tolerance,
-        query.one(given, "top_k", query.count) or 8,
+        query.one(given, "top_k", query.count),
         query.one(given, "reference", query.nonempty),
     )

@@ -175,6 +175,8 @@ class Positions:
         accepted = media.negotiate(header(scope, b"accept"))
         picture = accepted == media.PNG
         _check_views(asked.options.views, picture)
+        if not picture:
+            query.check_zoom(asked.zoom, accepted)
         timings = Timings(decode=time.perf_counter() - exchange.began)
         try:
             with Leaving(receive):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from service.errors import InvalidInput, UnknownName
 from service.probes.records import EXTENDS, LENGTHS, OFFSETS, PROBES, Extend, ProbeOptions
 from service.records import AttentionOptions
@@ -31,6 +33,8 @@ def parse(raw: bytes) -> ProbeOptions:
         else:
             known = [*NAMES, "ENCODING.PARAMETER"]
             raise UnknownName(query.KIND, name, known, pointer=f"query:{name[:80]}")
+    probes, extend = _probes(given), query.one(given, "extend", _extend)
+    _check_heard(given, probes, extend)
     attention = AttentionOptions(
         encoding=query.one(given, "encoding", query.nonempty),
         compare=query.listed(given, "compare"),
@@ -42,12 +46,30 @@ def parse(raw: bytes) -> ProbeOptions:
     )
     return ProbeOptions(
         attention,
-        _probes(given),
+        probes,
         _numbers(given, "offsets", -LARGEST_OFFSET, LARGEST_OFFSET) or OFFSETS,
         query.one(given, "seed", _seed) or 0,
         _numbers(given, "lengths", SHORTEST, LONGEST) or LENGTHS,
-        query.one(given, "extend", _extend) or "tiled",
+        extend or "tiled",
     )
+
+
+def _check_heard(given: Mapping[str, object], probes: Sequence[str], extend: Extend | None) -> None:
+    """Whether each argument is one of a probe that is asked for. Raises InvalidInput."""
+    drawing = "length_sweep" in probes and extend == "random"
+    heard = {
+        "offsets": ("shift_gap" in probes, "shift_gap"),
+        "lengths": ("length_sweep" in probes, "length_sweep"),
+        "extend": ("length_sweep" in probes, "length_sweep"),
+        "seed": ("order_gap" in probes or drawing, "order_gap, and of length_sweep with extend=random"),
+    }
+    for name, (used, owner) in heard.items():
+        if name in given and not used:
+            raise InvalidInput(
+                f"{name} is an argument of {owner}, which probe={','.join(probes)} does not ask for; ask for it as "
+                f"well, or leave {name} out",
+                pointer=f"query:{name}",
+            )
 
 
 def _probes(given: dict[str, list[str]]) -> tuple[str, ...]:

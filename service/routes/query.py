@@ -10,9 +10,10 @@ from typing import Literal, NoReturn, TypeVar
 from urllib.parse import parse_qsl
 
 from service.errors import InvalidInput, UnknownName
-from service.records import RETURNABLE, AttentionOptions
+from service.records import MATRICES, RETURNABLE, AttentionOptions
 from service.selection import Selection
 from service.wire.body import DType, Form
+from service.wire.media import PNG
 
 T = TypeVar("T")
 
@@ -118,12 +119,9 @@ def _parse(raw: bytes) -> Query:
         top_k=one(given, "top_k", count),
         half=dtype == "float16",
     )
-    return Query(
-        options,
-        dtype,
-        one(given, "arrays", form) or "lists",
-        one(given, "zoom", zoom) or 1,
-    )
+    arrays = one(given, "arrays", form) or "lists"
+    _check_matrices(options, dtype, arrays)
+    return Query(options, dtype, arrays, one(given, "zoom", zoom) or 1)
 
 
 def one(given: dict[str, list[str]], name: str, read: Callable[[str, str], T]) -> T | None:
@@ -169,6 +167,29 @@ def zoom(name: str, value: str) -> int:
         allowed = ", ".join(map(str, ZOOMS))
         raise InvalidInput(f"{name}={value[:80]} is none of {allowed}", pointer=f"query:{name}", allowed=list(ZOOMS))
     return int(value)
+
+
+def check_zoom(zoom: int, kind: str) -> None:
+    """Of an answer of the media type `kind`, which is no picture. Raises InvalidInput."""
+    if zoom != 1:
+        raise InvalidInput(
+            f"zoom={zoom} is for pictures, but Accept asks for {kind}; ask for one with Accept: {PNG}, or "
+            "leave zoom out",
+            pointer="query:zoom",
+        )
+
+
+def _check_matrices(options: AttentionOptions, dtype: DType, arrays: Form) -> None:
+    """Whether there are arrays for what is said of their form: there are none in summaries. Raises InvalidInput."""
+    if options.returns is None or options.top_k is not None or any(name in MATRICES for name in options.returns):
+        return
+    for name, value, default in (("dtype", dtype, DTYPES[0]), ("arrays", arrays, FORMS[0])):
+        if value != default:
+            raise InvalidInput(
+                f"{name}={value} is the form of matrices, but return={','.join(options.returns)} asks for none; add "
+                f"{', '.join(MATRICES[:-1])} or {MATRICES[-1]} to return, or leave {name} out",
+                pointer=f"query:{name}",
+            )
 
 
 def flag(name: str, value: str) -> bool:

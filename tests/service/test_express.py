@@ -220,6 +220,8 @@ def embeddings(*shape: int, seed: int = 0) -> np.ndarray:
 @pytest.mark.parametrize("accept", [media.SAFETENSORS, media.NPZ])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_the_answer_is_the_same(door: Door, query: str, shape: tuple[int, ...], accept: str, dtype: str) -> None:
+    if dtype == "float16" and "return=summary" in query:
+        pytest.skip("no matrices")
     query = f"{query}&dtype={dtype}".lstrip("&")
     if "top_k=8" in query and shape[-2] < 8:
         pytest.skip("fewer keys")

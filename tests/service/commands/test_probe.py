@@ -83,6 +83,8 @@ def test_what_has_no_answer_says_why(file: Path) -> None:
         (("all", "no-such-file"), 2, "no-such-file: No such file"),
         (("all", "{file}", "--preset", "random"), 2, "name one"),
         ((), 2, "PROBE"),
+        (("all", "{file}", "--n", "4"), 2, "--n and --d are those of a --preset"),
+        (("order-gap", "{file}", "--offsets", "4"), 3, "offsets is an argument of shift_gap"),
         (("all", "--url", "http://127.0.0.1:9"), 4, "cannot connect"),
     ],
 )

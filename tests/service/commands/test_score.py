@@ -265,6 +265,23 @@ def test_a_body_that_is_no_array_is_misuse() -> None:
     assert command_here("score", "-", input=b"").returncode == 2
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("--zoom", "2"), 2, "--png"),
+        (("--return", "weights"), 2, "--json and --npz"),
+        (("--metrics", "jsd"), 3, "jsd is of the comparison"),
+        (("--json", "--return", "weights", "--metrics", "entropy"), 3, "neither of which this request returns"),
+    ],
+)
+def test_an_option_that_would_change_nothing_is_refused(
+    arguments: tuple[str, ...], code: int, words: str, file: Path
+) -> None:
+    done = command_here("score", str(file), *arguments)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert words in done.stderr
+
+
 def test_an_unreachable_service_is_4(file: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -212,8 +212,8 @@ def test_the_documentation_names_the_encodings_that_there_are_now() -> None:
 def test_defaults_are_those_of_the_documentation() -> None:
     asked = probe_query.parse(b"")
     assert (asked.probes, asked.offsets, asked.lengths, asked.extend) == (PROBES, OFFSETS, LENGTHS, EXTENDS[0])
-    asked = probe_query.parse(b"offsets=-2.5,3,3&lengths=2&seed=7&extend=random&probe=shift_gap")
-    assert (asked.probes, asked.offsets, asked.lengths) == (("shift_gap",), (-2.5, 3.0), (2.0,))
+    asked = probe_query.parse(b"offsets=-2.5,3,3&lengths=2&seed=7&extend=random&probe=shift_gap,length_sweep")
+    assert (asked.probes, asked.offsets, asked.lengths) == (("shift_gap", "length_sweep"), (-2.5, 3.0), (2.0,))
     assert (asked.seed, asked.extend) == (7, "random")
 
 
