@@ -27,6 +27,7 @@ from load_tests.markdown import written
 from load_tests.metrics import Metrics
 from load_tests.scenarios import SCENARIOS, Scenario, chosen
 from load_tests.server import Started, started_service
+from load_tests.tied import tied
 from load_tests.watch import Watch, cores, slope, spent, within
 
 LOCUSTFILE = Path(__file__).with_name("locustfile.py")
@@ -93,7 +94,7 @@ def ran(
     command = [sys.executable, "-m", "locust", "--locustfile", str(LOCUSTFILE), "--host", service.address]
     options = ["--headless", "--only-summary", "--loglevel", "WARNING", "--json-file", str(out / "locust")]
     before = Metrics.read(service.address)
-    generator = subprocess.Popen([*command, *options], env=os.environ | variables)
+    generator = subprocess.Popen(tied([*command, *options]), env=os.environ | variables)
     watch = Watch(service.address, service.pid, generator.pid)
     files = {"before": watch.open_files()}
     watch.start()

@@ -1,4 +1,4 @@
-"""A service of one's own: started on a free loopback port, awaited, stopped by its process id."""
+"""A service of one's own: started on a free loopback port, awaited, stopped by its process id. It never outlives us."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+
+from load_tests.tied import tied
 
 
 def free_port() -> int:
@@ -49,7 +51,7 @@ def started_service(
     port = free_port()
     variables = {f"ATTENTION_{name.upper()}": value for name, value in settings.items()}
     environment = os.environ | variables | {"ATTENTION_HOST": "127.0.0.1", "ATTENTION_PORT": str(port)}
-    process = subprocess.Popen([sys.executable, "-m", "service"], env=environment)
+    process = subprocess.Popen(tied([sys.executable, "-m", "service"]), env=environment)
     if nice:
         # Of the supervisor: it has not forked yet, and what it forks inherits this.
         os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + nice)

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 
 from load_tests.bench.job import Post
+from load_tests.tied import tied
 
 START_SECONDS = 60.0
 STOP_SECONDS = 8.0
@@ -55,7 +56,7 @@ def running(
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:
         started = subprocess.Popen(
-            command,
+            tied(command),
             env={name: value for name, value in os.environ.items() if not name.startswith("ATTENTION_")}
             | dict(variables),
             stdout=output,

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from load_tests.bench.contenders import CORES, ROOT, Setting
 from load_tests.bench.wrk import TIMEOUT, RunFailed
+from load_tests.tied import tied
 
 SETTING = Setting("shared memory allowed", variables={"ATTENTION_SHARED_MEMORY": "true"})
 READY = "ready\n"
@@ -33,7 +34,7 @@ def load(address: str, tokens: int, connections: int, seconds: float) -> float:
         clients = [
             stack.enter_context(
                 subprocess.Popen(
-                    [*command, str(tokens), str(each), str(seconds)],
+                    tied([*command, str(tokens), str(each), str(seconds)]),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from load_tests.bench.job import Post
+from load_tests.tied import tied
 
 SCRIPT = Path(__file__).with_name("post.lua")
 INSTALL = "wrk is not installed. It is the Debian package wrk: apt-get install wrk"
@@ -79,7 +80,9 @@ def load(address: str, post: Post, connections: int, seconds: float) -> Run:
             "--timeout", f"{TIMEOUT}s", "--latency", "--script", str(SCRIPT), address + post.path, "--",
             body.name, *(f"{name}: {value}" for name, value in post.headers.items()),
         ]  # fmt: skip
-        finished = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + 2 * TIMEOUT)
+        finished = subprocess.run(
+            tied(command), capture_output=True, text=True, check=False, timeout=seconds + 2 * TIMEOUT
+        )
     if finished.returncode != 0:
         raise RunFailed(f"wrk: {finished.stderr.strip() or finished.stdout.strip()}")
     return parse(finished.stdout).check()
