@@ -9,6 +9,16 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+FIGURES = {
+    "attention_batches_total": "",
+    "attention_stage_duration_seconds_sum": "stage",
+    "attention_stage_duration_seconds_count": "stage",
+    "attention_tokens_total": "kind",
+    "attention_batch_requests_sum": "",
+    "attention_batch_requests_count": "",
+}
+"""What figures are made of: the samples, and the label that each is told apart by."""
+
 
 @dataclass(frozen=True)
 class Metrics:
@@ -33,6 +43,16 @@ class Metrics:
 
     def __sub__(self, before: Metrics) -> Metrics:
         return Metrics({key: value - before.samples.get(key, 0.0) for key, value in self.samples.items()})
+
+    def condensed(self) -> Metrics:
+        """What `figures` reads, summed over all other labels: some twenty numbers of the thousands there are."""
+        return Metrics(
+            {
+                (name, ((label, value),) if label else ()): total
+                for name, label in FIGURES.items()
+                for value, total in self.by(name, label).items()
+            }
+        )
 
     def total(self, name: str, **labels: str) -> float:
         """The sum of the samples of this name that have these labels."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,7 @@ LEFT = "left"
 class Requests:
     """Those of one name in one step. Seconds are from the moment a request was due."""
 
-    seconds: list[float] = field(default_factory=list)
+    seconds: array[float] = field(default_factory=lambda: array("d"))
     failed: int = 0
     received: int = 0
     """Bytes of the answers' bodies."""
@@ -34,7 +35,7 @@ class Part:
     refusable: bool = False
     refused: int = 0
     requests: defaultdict[str, Requests] = field(default_factory=lambda: defaultdict(Requests))
-    late: list[float] = field(default_factory=list)
+    late: array[float] = field(default_factory=lambda: array("d"))
     """Seconds between a request's being due and its being sent: the generator's own delay."""
     dropped: int = 0
     statuses: Counter[str] = field(default_factory=Counter)

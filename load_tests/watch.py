@@ -36,6 +36,7 @@ class Watch(threading.Thread):
         self.service, self.generator = psutil.Process(service), psutil.Process(generator)
         self.samples: list[Sample] = []
         self.scrapes: list[tuple[float, Metrics]] = []
+        """Condensed: the whole of each would come to gigabytes in half an hour."""
         self._over = threading.Event()
 
     def run(self) -> None:
@@ -45,7 +46,7 @@ class Watch(threading.Thread):
                 self.samples.append(self.sample())
             if turn % SCRAPE == 0:
                 with suppress(OSError):
-                    self.scrapes.append((time.monotonic(), Metrics.read(self.address)))
+                    self.scrapes.append((time.monotonic(), Metrics.read(self.address).condensed()))
             turn += 1
 
     def end(self) -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
 import pytest
 
 from load_tests.metrics import Metrics
-from load_tests.watch import Sample, cores, slope, spent, within
+from load_tests.watch import Sample, Watch, cores, slope, spent, within
 
 BEFORE = """\
 # TYPE attention_requests_total counter
@@ -50,6 +56,49 @@ def test_metrics_are_subtracted() -> None:
     assert figures["jobs_per_batch"] == 2.5
     assert figures["stage_means_ms"] == {"compute": 2.0}
     assert figures["padding"] is None
+
+
+def test_a_scrape_is_condensed_to_what_its_figures_are_made_of() -> None:
+    many = "".join(
+        f'attention_stage_duration_seconds_{part}{{encoding="e{number}",stage="compute"}} {number}\n'
+        for part in ("count", "sum")
+        for number in range(500)
+    )
+    before, after = Metrics.of(BEFORE), Metrics.of(AFTER + many)
+    assert (after.condensed() - before.condensed()).figures() == (after - before).figures()
+    assert len(after.samples) > 1000
+    assert len(after.condensed().samples) == 5
+
+
+@pytest.fixture
+def exposed() -> Iterator[str]:
+    """The address of something that has the metrics of `AFTER`."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(AFTER.encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_watch_keeps_no_whole_scrape(exposed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("load_tests.watch.SECOND", 0.01)
+    watch = Watch(exposed, os.getpid(), os.getpid())
+    watch.start()
+    while len(watch.scrapes) < 3:
+        time.sleep(0.01)
+    watch.end()
+    assert [kept for _, kept in watch.scrapes] == [Metrics.of(AFTER).condensed()] * len(watch.scrapes)
 
 
 def test_processor_time_and_memory_between_samples() -> None:
