@@ -26,7 +26,7 @@ def main(parent: int, command: Sequence[str]) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))
         if os.getppid() != parent:  # it had ended before it could tell
             return
-    os.execvp(command[0], command)
+    os.execvp(command[0], list(command))
 
 
 if __name__ == "__main__":

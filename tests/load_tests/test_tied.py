@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 from load_tests.tied import tied
