@@ -195,7 +195,7 @@ class Observed:
             status, kind, content = door.failure(error)
         else:
             status, kind, content = error.status, media.PROBLEM, problem.encode(error, exchange.request_id)
-        headers, lingers = _refusing(error, kind, content), self._lingers(exchange, scope)
+        headers, lingers = refusing(error, kind, content), self._lingers(exchange, scope)
         await send({"type": "http.response.start", "status": status, "headers": headers})
         content = b"" if scope["method"] == "HEAD" else content
         await send({"type": "http.response.body", "body": content, "more_body": lingers})
@@ -226,13 +226,8 @@ def crowded() -> Crowded:
     )
 
 
-def refusal(error: ServiceError, request_id: str) -> tuple[Headers, bytes]:
-    """The headers and the content of the problem document that tells of it."""
-    content = problem.encode(error, request_id)
-    return _refusing(error, media.PROBLEM, content), content
-
-
-def _refusing(error: ServiceError, kind: str, content: bytes) -> Headers:
+def refusing(error: ServiceError, kind: str, content: bytes) -> Headers:
+    """The headers of an answer that tells of it, as this content of this type."""
     return [
         (b"content-type", kind.encode()),
         (b"content-length", str(len(content)).encode()),

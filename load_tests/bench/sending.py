@@ -41,7 +41,8 @@ class Sending(asyncio.Protocol):
 async def serve(size: int, port: int) -> None:
     """Until the process is ended."""
     head = f"HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\ncontent-length: {size}\r\n\r\n".encode()
-    answer = [head, bytes(size)]
+    # Not zeros: all pages of those would be one, which stays in the cache.
+    answer = [head, os.urandom(size)]
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, NEAR)

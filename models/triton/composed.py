@@ -14,6 +14,7 @@ from models.opset import OPSET
 from models.triton.front import EMBEDDINGS, MASK, Front
 from service.encoding import Encoding
 from service.engine.pruning import prune
+from service.engine.uncopied import uncopied
 from service.parameters import ResolvedParameters
 
 INSIDE = "tables."
@@ -64,7 +65,7 @@ def compose(encoding: Encoding, parameters: ResolvedParameters, choice: Choice) 
     by_head = split if encoding.width is None else None
     before = Front(width, by_head, choice.causal, encoding.window, choice.masked, choice.longest)
     front = before.graph()
-    scores = prune(onnx.load(encoding.graph.path), choice.outputs, not before.sees_all, parameters.switches)
+    scores = uncopied(prune(onnx.load(encoding.graph.path), choice.outputs, not before.sees_all, parameters.switches))
     needed = [value.name for value in scores.graph.input if value.name.startswith("table.")]
     tables = prune(onnx.load(encoding.positions_graph.path), needed, masked=True)
     constants = {

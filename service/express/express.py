@@ -1,4 +1,5 @@
-"""Takes requests, runs what came in one turn of the event loop together, and answers."""
+"""Takes requests, runs what came in one turn of the event loop together, and answers. What is too large for that waits
+for a worker."""
 
 from __future__ import annotations
 
@@ -6,41 +7,45 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from service.engine.job import Job, JobResult
 from service.errors import ClientClosedRequest, Overloaded, ServiceError
 from service.exchange import Exchange, new_id
 from service.express.connection import Connection
 from service.express.heads import LONGEST, Head, Heads
+from service.express.refusing import refuse
 from service.express.routine import Routine, Waiting
-from service.express.shared import SharedExpress
+from service.express.shared import SharedExpress, left
 from service.express.spent import Spent
 from service.express.template import learn
 from service.finite import all_finite, nonfinite
 from service.keys import Keys
 from service.lifecycle import Lifecycle
-from service.middleware import NOSNIFF, refusal
+from service.middleware import NOSNIFF
 from service.plan import RunsAtOnce
-from service.records import ScoringResult, Timings
-from service.routes.attention import PATH, Asked, Attention
+from service.records import AttentionInput, ScoringResult, Timings
+from service.routes.attention import PATH, Asked, Attention, Load
+from service.routes.leaving import Leaving
 from service.routes.open_inference_statistics import Statistics
 from service.scoring import plain
 from service.sending import Sending
 from service.settings import Settings
 from service.summaries.summary import Summary
 from service.telemetry import Telemetry
-from service.wire import body, media, npy
+from service.wire import body, media, npy, problem
 
 logger = logging.getLogger(__name__)
 
 TURN = 5e-4
 """Seconds of runs and answers after which the event loop does something else."""
+ARRIVING = 64 << 20
+"""Bytes of requests that may be waited for at a time, of which a part has come."""
 MOST_NUMBERS = 1 << 15
 """Of an answer in lists: about 0.6 ms, and nobody else gets a turn."""
 
@@ -72,6 +77,8 @@ class Express:
         """A head that is remembered has one that is good."""
         # What a page of another origin may read is said in headers of its own.
         self.heads = Heads((b"origin",) if settings.cors_origins else ())
+        self.arriving = 0
+        """Bytes of the requests that connections wait for, as they were told to expect them."""
         self._due: deque[Routine] = deque()
         """Those that somebody waits for."""
         self._waiting = 0
@@ -100,7 +107,9 @@ class Express:
         end = data.find(b"\r\n\r\n", 0, LONGEST) + 4
         head = self.heads.get(bytes(data[:end]))
         wanted = head is not None and (not head.hopeless or self._crowded(head) is not None)
-        return end + head.length if head is not None and wanted else None
+        if head is None or not wanted or self.arriving + end + head.length > ARRIVING:
+            return None
+        return end + head.length
 
     def take(self, connection: Connection, data: bytes | bytearray) -> bool:
         """Whether this, the next that came over a connection, is answered here."""
@@ -137,22 +146,16 @@ class Express:
         error = self._crowded(head)
         if error is None or head.asked is None:
             return False
-        exchange = Exchange(new_id(), PATH, began, head.asked.label)
-        exchange.fails(error.status, error.reason)
-        exchange.received, exchange.received_as = head.length, media.FORMATS[head.asked.kind]
-        headers, content = refusal(error, exchange.request_id)
-        exchange.gave(headers)
-        own = (
-            NOSNIFF,
-            (b"x-request-id", exchange.request_id.encode()),
-            (b"server-timing", exchange.server_timing.encode()),
-        )
-        lines = b"".join(b"%b: %b\r\n" % header for header in (*headers, *own))
-        self.telemetry.began(PATH)
         connection.hold()
-        connection.reply([b"%b%b\r\n" % (STATUS_LINE[error.status], lines), content], close=False)
-        self.telemetry.finished(exchange, time.perf_counter() - began)
+        self._refuse(connection, head.asked, head.length, began, error)
         return True
+
+    def _refuse(self, connection: Connection, asked: Asked, length: int, began: float, error: ServiceError) -> None:
+        """A request with a body of so many bytes, which the connection holds."""
+        exchange = Exchange(new_id(), PATH, began, asked.label)
+        exchange.received, exchange.received_as = length, media.FORMATS[asked.kind]
+        said = error.status, media.PROBLEM, problem.encode(error, exchange.request_id)
+        refuse(connection, self.telemetry, exchange, error, said, closing=self.lifecycle.draining)
 
     def _crowded(self, head: Head) -> Overloaded | None:
         """Why such a request would be refused now, if it needs a worker and the queue is full."""
@@ -182,10 +185,9 @@ class Express:
                 return None
             routine = head.routines.get(embeddings.shape)
             if routine is None:
-                found = self.scoring.at_once(input, asked.query.options)
-                if found is None or not self._suits(asked, found[1]):
+                routine = self._routine(asked, head.length, input)
+                if routine is None:
                     return None
-                routine = Routine.of(asked, head.length, *found)
                 raw = asked.kind == media.NPY and npy.layout(content) == (embeddings.shape, start - end)
                 self.heads.put(head, bytes(data[end:start]) if raw else embeddings.shape, routine)
                 if raw:
@@ -193,6 +195,15 @@ class Express:
         except ServiceError:
             return None
         return routine, start, np.ascontiguousarray(embeddings, dtype=np.float32)
+
+    def _routine(self, asked: Asked, length: int, input: AttentionInput) -> Routine | None:
+        """From the first request of its kind. Raises InvalidInput."""
+        options = asked.query.options
+        found = self.scoring.at_once(input, options)
+        if found is not None and self._suits(asked, found[1]):
+            return Routine.of(asked, length, *found, patient=found[0].study is None and _patient(asked))
+        found = self.scoring.at_once(input, options, waits=True) if _patient(asked) else None
+        return None if found is None else Routine.of(asked, length, *found, patient=True)
 
     def _suits(self, asked: Asked, job: Job) -> bool:
         """Whether such answers can be written here, and such jobs run."""
@@ -215,8 +226,14 @@ class Express:
             self._waiting -= len(requests)
             self.lifecycle.inflight -= len(requests)
             try:
-                full = bool(routine.waiting)
-                declined = self._answer(routine, requests, full=full) if room else self._staying(routine, requests)
+                if room:
+                    declined = self._answer(routine, requests, full=bool(routine.waiting))
+                else:
+                    declined = self._staying(routine, requests)
+                    if routine.patient:
+                        for one in declined:
+                            self._keep(self._wait(routine, one))
+                        declined = ()
             except Exception:
                 declined = self._staying(routine, [one for one in requests if not one.answered])
                 logger.exception("%d requests failed, and are read again", len(declined))
@@ -252,8 +269,54 @@ class Express:
             if summaries is None:
                 return requests
         spent = Spent(assembled - began, found.compute, len(requests))
-        self._reply(routine, requests, found, summaries, spent, began, checked - assembled)
+        queued, serialized = self._reply(routine, requests, found, summaries, spent, began, checked - assembled)
+        name, jobs = routine.job.graph.name, len(requests)
+        self.statistics.answered(name, jobs, queued, spent.batch_assembly, spent.compute, serialized)
         return ()
+
+    async def _wait(self, routine: Routine, one: Waiting) -> None:
+        """Has a worker run it, and answers."""
+        deadline = time.monotonic() + self.settings.deadline_seconds
+        failure: ServiceError | None = None
+        try:
+            with Leaving(partial(left, one.connection)):
+                answered = await self._waited(routine, one, deadline)
+        except ServiceError as error:
+            answered, failure = False, error
+        except Exception:
+            answered = False
+            logger.exception("a request failed, and is read again")
+        if answered or one.answered or not self._staying(routine, [one]):
+            return
+        if failure is None:
+            one.connection.decline(one.data)
+        else:
+            self._refuse(one.connection, routine.asked, routine.length, one.began, failure)
+
+    async def _waited(self, routine: Routine, one: Waiting, deadline: float) -> bool:
+        """Whether it was answered: if not, something is wrong with it, and the long way tells what."""
+        if (refusal := self.attention.refusal(Load(1, routine.job.cells, large=False))) is not None:
+            raise refusal
+        began = time.perf_counter()
+        numbers, tables = routine.numbers([one]), self.scoring.tables_at_once(routine.plan)
+        if tables is None or not all_finite(numbers):
+            return False
+        job, checked = routine.alone(numbers, tables), time.perf_counter()
+        (result,) = await self.scoring.engine.run([job], deadline)
+        spent = Spent(result.batch_assembly, result.compute, result.batch_jobs)
+        self._reply(routine, [one], result, None, spent, one.queued + result.queue, checked - began)
+        return True
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        """As long as it takes; the server does not end before."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        self.lifecycle.inflight += 1
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self.lifecycle.inflight -= 1
 
     def _reply(
         self,
@@ -264,7 +327,8 @@ class Express:
         spent: Spent,
         began: float,
         checking: float,
-    ) -> None:
+    ) -> tuple[float, float]:
+        """Answers these. How long all of them were queued, and how long it took."""
         computed, closing = time.perf_counter(), self.lifecycle.draining
         rows, single = routine.plan.layout.query_shape[0], routine.plan.layout.batch is None
         asked, damaged, like = routine.asked, 0, self._like(routine)
@@ -314,22 +378,12 @@ class Express:
                     self.telemetry.tell(told, total)
         if spent.total:
             self.telemetry.answered(like, spent.total, spent.stages, spent.sent, damaged)
-        self.statistics.answered(
-            routine.job.graph.name,
-            len(requests),
-            queued,
-            spent.batch_assembly,
-            spent.compute,
-            serialized,
-        )
+        return queued, serialized
 
     def _handing_over(self, exchange: Exchange, sending: Sending) -> None:
         """An answer of which a part waits for its client is counted once it is known what became of it."""
-        task = asyncio.get_running_loop().create_task(self._handed_over(exchange, sending))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        self.lifecycle.inflight += 1
         self.telemetry.began(PATH)
+        self._keep(self._handed_over(exchange, sending))
 
     async def _handed_over(self, exchange: Exchange, sending: Sending) -> None:
         try:
@@ -338,7 +392,6 @@ class Express:
                 exchange.sent -= unsent
         finally:
             self.telemetry.finished(exchange, time.perf_counter() - exchange.began)
-            self.lifecycle.inflight -= 1
 
     def _result(
         self, routine: Routine, found: JobResult, timings: Timings, summary: Mapping[str, Any] | None
@@ -379,6 +432,11 @@ class Express:
             self.telemetry.began(PATH)
             self.telemetry.finished(exchange, time.perf_counter() - one.began)
         return [one for one in requests if not one.connection.gone]
+
+
+def _patient(asked: Asked) -> bool:
+    """Whether a large answer to this is quickly written: as it is."""
+    return asked.accepted == media.SAFETENSORS and asked.query.dtype == "float32"
 
 
 def _part(found: JobResult, cut: slice) -> JobResult:

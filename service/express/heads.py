@@ -8,9 +8,10 @@ from typing import Any
 
 from service.express.routine import Routine
 from service.routes.attention import PATH, THREADED, Asked
+from service.wire import media
 
-LONGEST = 2048
-"""Bytes of a head that is remembered."""
+LONGEST, LARGEST = 2048, 1 << 21
+"""Bytes of a head that is remembered, and of an array after one: to look at all of its numbers takes 0.2 ms."""
 REMEMBERED, ROUTINES = 1024, 256
 """Heads and routines that are remembered at a time. A routine may hold a mask."""
 PATIENCE, AGAIN = 4, 64
@@ -63,7 +64,9 @@ class Heads:
             return
         headers = dict(reversed(scope["headers"]))
         length = headers.get(b"content-length", b"")
-        if any(name in headers for name in self._unusual) or not length.isdigit() or int(length) > THREADED:
+        if any(name in headers for name in self._unusual) or not length.isdigit():
+            return
+        if int(length) > (LARGEST if headers.get(b"content-type") == media.NPY.encode() else THREADED):
             return
         if headers.get(b"connection", b"keep-alive").lower() != b"keep-alive" or head in self._heads:
             return

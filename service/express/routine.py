@@ -45,14 +45,17 @@ class Routine:
     template: Template | None = None
     """How an answer is made from the one before it, once there was one of which that is known."""
     waiting: list[Waiting] = field(default_factory=list)
+    patient: bool = False
+    """Whether one of them may wait here for a worker."""
 
     @classmethod
-    def of(cls, asked: Asked, length: int, plan: Plan, job: Job) -> Routine:
+    def of(cls, asked: Asked, length: int, plan: Plan, job: Job, *, patient: bool = False) -> Routine:
         """From the first of them."""
         queries, keys = _shape_of(job.queries), _shape_of(job.keys)
         if job.keys is job.queries:
             keys = queries
-        return cls(asked, length, plan, replace(job, queries=queries, keys=keys, tables=_NO_TABLES, known_key=job.key))
+        own = replace(job, queries=queries, keys=keys, tables=_NO_TABLES, known_key=job.key)
+        return cls(asked, length, plan, own, patient=patient)
 
     def numbers(self, requests: Sequence[Waiting]) -> np.ndarray:
         """Of these, one after the other, copied once. They came in one format."""
@@ -60,6 +63,11 @@ class Routine:
         if decoded:
             return np.concatenate(decoded, axis=None)
         return np.frombuffer(b"".join([memoryview(one.data)[one.start :] for one in requests]), "<f4")
+
+    def alone(self, numbers: np.ndarray, tables: Tables) -> Job:
+        """The job of one request's numbers."""
+        keys = numbers.reshape(self.plan.layout.query_shape)
+        return replace(self.job, tables=tables, queries=self.plan.layout.chosen(keys), keys=keys)
 
     def together(self, numbers: np.ndarray, tables: Tables) -> Job:
         """One job of these requests' numbers."""

@@ -22,6 +22,7 @@ from service.errors import ClientClosedRequest, ServiceError
 from service.exchange import Exchange, new_id
 from service.express.connection import Connection
 from service.express.heads import UNUSUAL
+from service.express.refusing import refuse
 from service.express.spent import Spent
 from service.finite import all_finite
 from service.middleware import NOSNIFF
@@ -104,6 +105,7 @@ class SharedExpress:
         self, open_inference: OpenInference, regions: Regions, engine: RunsAtOnce, telemetry: Telemetry
     ) -> None:
         self.models = open_inference.models
+        self.failure = open_inference.failure
         self.scoring = open_inference.infer.scoring
         self.lifecycle = open_inference.lifecycle
         self.settings = open_inference.settings
@@ -271,15 +273,17 @@ class SharedExpress:
         """By a worker."""
         deadline = time.monotonic() + self.settings.deadline_seconds
         try:
-            with Leaving(partial(_left, connection)):
+            with Leaving(partial(left, connection)):
                 (result,) = await self.scoring.engine.run([job], deadline)
         except ClientClosedRequest as error:
             self._left(known, error, began)
-        except ServiceError:
+        except ServiceError as error:
             if connection.gone:  # nobody is told what went wrong
                 self._left(known, ClientClosedRequest("the client left before its answer was ready"), began)
             else:
-                connection.decline(content)
+                exchange = self._unanswered(known, began)
+                said, closing = self.failure(error), self.lifecycle.draining
+                refuse(connection, self.telemetry, exchange, error, said, closing=closing)
         else:
             self._reply(connection, known, result, content, began, queued)
         finally:
@@ -318,16 +322,21 @@ class SharedExpress:
         self.telemetry.answered(known.like, spent.total, spent.stages, spent.sent, int(result.nonfinite > 0))
         return serialize
 
-    def _left(self, known: Known, error: ClientClosedRequest, began: float) -> None:
+    @staticmethod
+    def _unanswered(known: Known, began: float) -> Exchange:
         like = known.like
         exchange = Exchange(new_id(), INFER, began, like.encoding, tokens=like.tokens)
         exchange.received, exchange.received_as = like.received, like.received_as
+        return exchange
+
+    def _left(self, known: Known, error: ClientClosedRequest, began: float) -> None:
+        exchange = self._unanswered(known, began)
         exchange.fails(error.status, error.reason)
         self.telemetry.began(INFER)
         self.telemetry.finished(exchange, time.perf_counter() - began)
 
 
-async def _left(connection: Connection) -> Message:
+async def left(connection: Connection) -> Message:
     """What the server would say of a client that has left, once it has."""
     while not connection.gone:
         await asyncio.sleep(0)

@@ -14,7 +14,7 @@ from service.wire import answer, body, media
 from service.wire.body import DType, Form
 
 THREADED = 1 << 18
-"""Numbers from which binary formats and base64 are written on a thread: checksums and float16 take milliseconds."""
+"""Numbers from which npz, float16 and base64 are written on a thread: they take milliseconds."""
 TURN = 0.002
 """Seconds of writing lists after which others get their turn: orjson holds the interpreter, a thread would not help."""
 PIECE = 1 << 16
@@ -28,7 +28,8 @@ async def encode(kind: str, result: ScoringResult, dtype: DType, form: Form = "l
     def encoded() -> list[Any]:
         return joined_pieces(body.encode(kind, result, dtype, form))
 
-    return await asyncio.to_thread(encoded) if answer.cells(result) > THREADED else encoded()
+    slow = (kind, dtype) != (media.SAFETENSORS, "float32")  # these go as they are
+    return await asyncio.to_thread(encoded) if slow and answer.cells(result) > THREADED else encoded()
 
 
 async def send(send: Send, kind: str, pieces: list[Any]) -> None:

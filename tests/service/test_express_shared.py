@@ -18,7 +18,7 @@ from service.express.shared import AGAIN, PATIENCE, REQUESTS
 from service.settings import Settings
 from service.shared_memory.regions import Regions
 from tests.service import counts
-from tests.service.test_express import Connection, parts
+from tests.service.doors import Connection, parts
 
 SIZE = 1 << 20
 X = np.random.default_rng(3).standard_normal((12, 32)).astype(np.float32)
