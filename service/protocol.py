@@ -187,7 +187,7 @@ class Protocol(HttpToolsProtocol):
             return
         self._read(data)
         end = data.find(b"\r\n\r\n") + 4
-        if end > 4 and self._answering() and not self.pipeline and not self._inside:
+        if end > 4 and self._answering() and not self.pipeline and not self._heading:  # `scope` is that of this head
             self.express.learn(bytes(data[:end]), self.scope)
 
     def _end_partial(self) -> bytearray:
