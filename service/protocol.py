@@ -180,7 +180,7 @@ class Protocol(HttpToolsProtocol):
         due = self.express.expects(data)
         if due is not None and len(data) < due:
             self._partial, self._due = bytearray(data), due
-            self.express.arriving += due
+            self.express.arriving.held += due
             self._end_head()
             # If it does not come it is read as far as it came, and waited for as every other.
             self._partial_timer = self.loop.call_later(self.partial_seconds, self._give_up)
@@ -196,7 +196,7 @@ class Protocol(HttpToolsProtocol):
         assert self._partial_timer is not None
         assert self.express is not None
         self._partial_timer.cancel()
-        self.express.arriving -= self._due
+        self.express.arriving.held -= self._due
         partial, self._partial, self._partial_timer = self._partial, None, None
         return partial
 

@@ -30,6 +30,7 @@ from service.lifecycle import Lifecycle
 from service.middleware import NOSNIFF
 from service.plan import RunsAtOnce
 from service.records import AttentionInput, ScoringResult, Timings
+from service.routes import upload
 from service.routes.attention import PATH, Asked, Attention, Load
 from service.routes.leaving import Leaving
 from service.routes.open_inference_statistics import Statistics
@@ -44,8 +45,6 @@ logger = logging.getLogger(__name__)
 
 TURN = 5e-4
 """Seconds of runs and answers after which the event loop does something else."""
-ARRIVING = 64 << 20
-"""Bytes of requests that may be waited for at a time, of which a part has come."""
 MOST_NUMBERS = 1 << 15
 """Of an answer in lists: about 0.6 ms, and nobody else gets a turn."""
 
@@ -77,8 +76,8 @@ class Express:
         """A head that is remembered has one that is good."""
         # What a page of another origin may read is said in headers of its own.
         self.heads = Heads((b"origin",) if settings.cors_origins else ())
-        self.arriving = 0
-        """Bytes of the requests that connections wait for, as they were told to expect them."""
+        self.arriving = upload.arriving
+        """Has the bytes that connections wait for, as they were told to expect them."""
         self._due: deque[Routine] = deque()
         """Those that somebody waits for."""
         self._waiting = 0
@@ -107,9 +106,10 @@ class Express:
         end = data.find(b"\r\n\r\n", 0, LONGEST) + 4
         head = self.heads.get(bytes(data[:end]))
         wanted = head is not None and (not head.hopeless or self._crowded(head) is not None)
-        if head is None or not wanted or self.arriving + end + head.length > ARRIVING:
+        if head is None or not wanted:
             return None
-        return end + head.length
+        due = end + head.length
+        return due if self.arriving.held + due <= upload.TOGETHER * self.settings.max_body_bytes else None
 
     def take(self, connection: Connection, data: bytes | bytearray) -> bool:
         """Whether this, the next that came over a connection, is answered here."""

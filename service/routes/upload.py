@@ -32,7 +32,7 @@ class Arriving:
         self.held += count
 
 
-_arriving = Arriving()
+arriving = Arriving()
 
 
 async def read(scope: Scope, receive: Receive, limit: int, seconds: float, *, coded: bool = False) -> bytes | bytearray:
@@ -72,12 +72,12 @@ async def _collect(exchange: Exchange, receive: Receive, limit: int, first: Mess
     body, held = bytearray(), 0
     try:
         while more and len(body) + len(part) <= limit:
-            _arriving.take(len(part), limit)
+            arriving.take(len(part), limit)
             held += len(part)
             body += part
             part, more = _content(await receive())
     finally:
-        _arriving.held -= held
+        arriving.held -= held
     exchange.body_read = not more
     if len(body) + len(part) > limit:
         size = len(body) + len(part)

@@ -14,8 +14,8 @@ from prometheus_client import generate_latest
 
 from service.engine.policy import CpuPolicy
 from service.errors import DeadlineExceeded, Overloaded
-from service.express.express import ARRIVING
 from service.express.heads import LARGEST
+from service.routes import upload
 from service.wire import media
 from tests.service import counts, samples
 from tests.service.doors import Connection, Door, arrays, embeddings, head, metadata, names, parts, request
@@ -226,12 +226,12 @@ def test_no_more_than_so_many_bytes_are_waited_for(door: Door) -> None:
     door.long(sent)
     assert door.short(sent) is not None
     try:
-        door.express.arriving = ARRIVING - len(sent)
+        door.express.arriving.held = upload.TOGETHER * door.express.settings.max_body_bytes - len(sent)
         assert door.express.expects(sent[:1000]) == len(sent)
-        door.express.arriving += 1
+        door.express.arriving.held += 1
         assert door.express.expects(sent[:1000]) is None
     finally:
-        door.express.arriving = 0
+        door.express.arriving.held = 0
 
 
 def test_over_sockets_large_requests_come_in_many_pieces() -> None:

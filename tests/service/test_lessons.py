@@ -342,7 +342,7 @@ def test_ten_thousand_requests_of_which_a_third_leave_or_fail_leave_nothing_behi
 
 
 @pytest.mark.parametrize(
-    ("accept", "query"), [(media.SAFETENSORS, ""), (media.NPZ, ""), (media.JSON, "&arrays=base64")]
+    ("accept", "query"), [(media.SAFETENSORS, "&dtype=float16"), (media.NPZ, ""), (media.JSON, "&arrays=base64")]
 )
 def test_a_large_answer_is_written_beside_the_event_loop_and_a_small_one_on_it(
     sessions: Breaking, accept: str, query: str, monkeypatch: pytest.MonkeyPatch
