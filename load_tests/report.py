@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-DROPPED = "dropped"
 LEFT = "left"
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
-from jaxtyping import Bool, Float, Float32, Int64
+from jaxtyping import Bool, Float32, Int64
 
 from service.engine.job import Graph
 from service.summaries.layout import Layout
@@ -21,19 +20,6 @@ cache holds these few: a quarter faster than whole. A GPU wants far more.
 """
 NEEDS = {"distance": "distances"}
 """Outputs of the graph of one matrix that need an input which takes a while to make."""
-
-
-class Runs(Protocol):
-    """What is needed of `service.engine.session.Sessions`."""
-
-    def run(
-        self,
-        graph: Graph,
-        outputs: tuple[str, ...],
-        masked: bool,
-        feeds: Mapping[str, np.ndarray],
-        switches: tuple[str, ...] = (),
-    ) -> dict[str, np.ndarray]: ...
 
 
 def open_graph(path: Path) -> Graph:
@@ -74,8 +60,3 @@ def spans(shape: tuple[int, ...], cells: int) -> Iterator[tuple[int, int]]:
     rows = max(1, min(queries, cells // (batch * heads * keys)))
     for start in range(0, queries, rows):
         yield start, min(start + rows, queries)
-
-
-def single(matrix: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-    """As the graphs take it: float32, contiguous."""
-    return np.ascontiguousarray(matrix, dtype=np.float32)

@@ -12,14 +12,14 @@ from jaxtyping import Bool, Float, Int64
 from scipy.spatial.distance import jensenshannon
 from scipy.stats import wasserstein_distance
 
-from service.comparisons.comparer import Comparer
 from service.comparisons.comparison import Comparison, compare
 from service.comparisons.metrics import DEFAULT, NAMES, outputs_for
 from service.engine.session import Sessions
 from service.summaries.layout import Layout
 from service.summaries.profile import Profile
 from service.summaries.rows import concatenate
-from service.summaries.summariser import Summariser
+from tests.service.comparisons.comparer import Comparer
+from tests.service.summaries.summariser import Summariser
 
 ANALYSIS = Path(__file__).parents[3] / "exported" / "analysis"
 

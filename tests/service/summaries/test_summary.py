@@ -16,8 +16,8 @@ from service.summaries.layout import Layout
 from service.summaries.lists import plain
 from service.summaries.metric import Metric
 from service.summaries.metrics import DEFAULT, NAMES, Outputs, outputs_for
-from service.summaries.summariser import Summariser, finish
 from service.summaries.summary import Summary
+from tests.service.summaries.summariser import Summariser, finish
 
 ANALYSIS = Path(__file__).parents[3] / "exported" / "analysis"
 

@@ -1,4 +1,4 @@
-"""From pairs of matrices to comparisons, in blocks of rows."""
+"""From pairs of matrices to comparisons, in blocks of rows, with the parts that the service makes them of."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from jaxtyping import Bool
 
 from service.comparisons.comparison import FLOORS, Comparison, compare
 from service.comparisons.metrics import DEFAULT, outputs_for
-from service.summaries.graph import BLOCK_CELLS, TOLERANCES, Runs, open_graph, single, spans
+from service.engine.session import Sessions
+from service.summaries.graph import BLOCK_CELLS, TOLERANCES, open_graph, spans
 from service.summaries.layout import Layout
 from service.summaries.profile import Profile
 from service.summaries.rows import concatenate
 from service.summaries.shapes import Matrix, Visible
+from tests.service.summaries.summariser import single
 
 
 class Comparer:
     """Makes comparisons with the exported graph, on the device of `sessions`."""
 
-    def __init__(self, sessions: Runs, folder: Path) -> None:
+    def __init__(self, sessions: Sessions, folder: Path) -> None:
         """`folder` holds pairs.onnx."""
         self.sessions = sessions
         self.graph = open_graph(folder / "pairs.onnx")

@@ -1,4 +1,4 @@
-"""From matrices to summaries, in blocks of rows."""
+"""From matrices to summaries, in blocks of rows, with the parts that the service makes them of."""
 
 from __future__ import annotations
 
@@ -7,15 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Float, Int64
 
-from service.summaries.graph import BLOCK_CELLS, TOLERANCES, Runs, open_graph, row_feeds, single, spans, uniform
+from service.engine.session import Sessions
+from service.summaries.graph import BLOCK_CELLS, TOLERANCES, open_graph, row_feeds, spans, uniform
 from service.summaries.layout import Layout
 from service.summaries.metrics import DEFAULT, outputs_for
 from service.summaries.profile import placed
 from service.summaries.rows import DIAGONALS, concatenate
 from service.summaries.shapes import Matrix, Visible
 from service.summaries.summary import Summary, summarise
+
+
+def single(matrix: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+    """As the graphs take it: float32, contiguous."""
+    return np.ascontiguousarray(matrix, dtype=np.float32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,7 +36,7 @@ class Block:
 class Summariser:
     """Makes summaries with the exported graph, on the device of `sessions`."""
 
-    def __init__(self, sessions: Runs, folder: Path) -> None:
+    def __init__(self, sessions: Sessions, folder: Path) -> None:
         """`folder` holds rows.onnx."""
         self.sessions = sessions
         self.graph = open_graph(folder / "rows.onnx")
