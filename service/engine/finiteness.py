@@ -23,12 +23,13 @@ _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 
 
 def flagged(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The same model with that output, the last one, over all outputs of floats with four axes; without it where there
-    are none.
+    """The same model with that output, the last one, over all outputs of floats with four axes that are not `implied`;
+    without it where there are none.
 
     A sum of numbers of which one is NaN or infinite is either of these, in whatever order they are added.
     """
-    matrices = [value for value in model.graph.output if _covered(value.type.tensor_type)]
+    passed = implied(model)
+    matrices = [one for one in model.graph.output if _covered(one.type.tensor_type) and one.name not in passed]
     if not matrices:
         return model
     found = onnx.ModelProto()
@@ -61,13 +62,40 @@ def softmaxes(model: onnx.ModelProto) -> frozenset[str]:
     return frozenset(value.name for value in model.graph.output if _is_softmax(made.get(value.name), made))
 
 
-def flag(outputs: Mapping[str, np.ndarray], rows: Collection[str] = ()) -> np.ndarray | None:
+def implied(model: onnx.ModelProto) -> frozenset[str]:
+    """The outputs that are finite where another one is: softmaxes of that, masked or not."""
+    made = {name: node for node in model.graph.node for name in node.output}
+    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    outputs = {value.name for value in model.graph.output if _covered(value.type.tensor_type)}
+
+    def follows(name: str, others: Collection[str], mask: str | None = None) -> bool:
+        """`mask`: what it hides is replaced afterwards."""
+        if name in others:
+            return True
+        node = made.get(name)
+        match None if node is None else (node.op_type, *node.input):
+            case "Identity" | "Softmax", source:
+                return follows(source, others, mask)
+            case "Where", condition, seen, hidden if hidden in constants:
+                # A softmax may have been told by -inf what weighs nothing: that is NaN only where all of a row is.
+                least = -np.inf if condition == mask else np.finfo(np.float32).min
+                within = bool(((constants[hidden] >= least) & (constants[hidden] < np.inf)).all())
+                return within and follows(seen, others, condition)
+        return False
+
+    return frozenset(name for name in outputs if follows(name, outputs - {name}))
+
+
+def flag(
+    outputs: Mapping[str, np.ndarray], rows: Collection[str] = (), passed: Collection[str] = ()
+) -> np.ndarray | None:
     """What `flagged` adds to a model's outputs, found out from these, C-contiguous, of which those of `rows` are
-    `softmaxes`. None where it would add nothing.
+    `softmaxes` and those of `passed` are `implied`. None where it would add nothing.
     """
-    looked_at = [array[..., 0] if name in rows else array for name, array in outputs.items() if covered(array)]
-    if not looked_at:
+    every = [name for name, array in outputs.items() if covered(array)]
+    if not every:
         return None
+    looked_at = [outputs[name][..., 0] if name in rows else outputs[name] for name in every if name not in passed]
     found = np.zeros(len(looked_at[0]), np.float32)
     if not all(map(all_finite, looked_at)):
         bad = [i for i in range(len(found)) if not all(all_finite(array[i]) for array in looked_at)]

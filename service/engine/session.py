@@ -25,7 +25,7 @@ from service.engine.assembly import Empty
 from service.engine.binding import Binding
 from service.engine.cuda_memory import CudaError, CudaMemory
 from service.engine.device import CPU, CUDA, NO_GRAPH, Device, Provider, choose, graph_options, quiet_options, smallest
-from service.engine.finiteness import FINITE, flag, flagged, softmaxes
+from service.engine.finiteness import FINITE, flag, flagged, implied, softmaxes
 from service.engine.job import Graph, Into, Job, digest
 from service.engine.memory import Memory
 from service.engine.permuting import WIDEST, permute
@@ -47,7 +47,8 @@ class Session:
     """A graph ready to run, from many threads at once. `inputs` are those it needs; `run` may be given more.
 
     `native` is onnxruntime's own session, `options` are those of its runs. With `graphs` its runs may be captured as
-    CUDA graphs: RuntimeError where a part of it would be run by the CPU. `rows` are its `softmaxes`.
+    CUDA graphs: RuntimeError where a part of it would be run by the CPU. `rows` are its `softmaxes`, `passed`
+    what is `implied`.
     """
 
     def __init__(
@@ -58,9 +59,10 @@ class Session:
         *,
         graphs: bool = False,
         rows: frozenset[str] = frozenset(),
+        passed: frozenset[str] = frozenset(),
     ) -> None:
         self.graphs = graphs
-        self.rows = rows
+        self.rows, self.passed = rows, passed
         # Without options, every run would be captured, and replayed with inputs that have gone.
         self.options = graph_options(NO_GRAPH) if graphs else None
         if graphs:
@@ -164,7 +166,7 @@ class Sessions:
             found = {name: into.arrays[name] for name in outputs}
         else:
             found = dict(zip(outputs, session.run(outputs, feeds), strict=True))
-        told = flag(found, session.rows)
+        told = flag(found, session.rows, session.passed)
         return found if told is None else {**found, FINITE: told}
 
     @property
@@ -258,7 +260,7 @@ class Sessions:
                 return Session(model, self._provider, self._threads, graphs=True)
             except Exception as error:  # onnxruntime's errors share no other base
                 logger.info("%s runs without CUDA graphs: %s", graph.name, error)
-        return Session(model, self._provider, self._threads, rows=softmaxes(pruned))
+        return Session(model, self._provider, self._threads, rows=softmaxes(pruned), passed=implied(pruned))
 
     def _get(self, key: tuple[Hashable, ...], build: Callable[[], Session]) -> Session:
         with self._lock:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
@@ -9,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from service.engine.assembly import assemble
 from service.engine.device import CPU, Provider
-from service.engine.finiteness import flag, softmaxes
+from service.engine.finiteness import FINITE, flag, implied, softmaxes
 from service.engine.pruning import prune
 from service.engine.session import Session, Sessions
 from service.finite import all_finite
@@ -50,6 +53,72 @@ def test_the_weights_of_every_encoding_are_rows_of_a_softmax_unless_masked(encod
     outputs = ("weights", "scores")
     assert softmaxes(prune(model, outputs, masked=False)) == {"weights"}
     assert softmaxes(prune(model, outputs, masked=True)) == frozenset()
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("encoding", exported())
+def test_weights_need_no_look_where_the_scores_they_are_made_of_have_one(encoding: str, masked: bool) -> None:
+    graph = exported_job(Sessions("cpu"), encoding, ("weights",), 4, 0).graph
+    model = onnx.load(graph.path)
+    assert implied(prune(model, ("weights", "scores"), masked=masked)) == {"weights"}
+    assert implied(prune(model, ("weights",), masked=masked)) == frozenset()
+    assert "half.weights" not in implied(prune(model, ("half.weights", "half.scores", "scores"), masked=masked))
+
+
+@pytest.mark.parametrize(
+    ("low", "filled", "conditions", "expected"),
+    [
+        (-np.inf, 0.0, "cc", {"w"}),
+        (-1e30, 0.0, "cd", {"w"}),
+        (-np.inf, 0.0, "cd", set()),  # a row that c hides and d does not
+        (np.inf, 0.0, "cc", set()),
+        (np.nan, 0.0, "cc", set()),
+        (-np.inf, np.nan, "cc", set()),
+    ],
+)
+def test_what_a_mask_hides_must_be_hidden_again(low: float, filled: float, conditions: str, expected: set[str]) -> None:
+    value, node, dims = onnx.helper.make_tensor_value_info, onnx.helper.make_node, ["a", "b", "c", "d"]
+    nodes = [
+        node("Where", [conditions[0], "s", "low"], ["t"]),
+        node("Softmax", ["t"], ["u"], axis=-1),
+        node("Where", [conditions[1], "u", "filled"], ["w"]),
+        node("Neg", ["x"], ["s"]),
+    ]
+    constants = [
+        onnx.numpy_helper.from_array(np.array([one], np.float32), name)
+        for name, one in [("low", low), ("filled", filled)]
+    ]
+    graph = onnx.helper.make_graph(
+        [nodes[3], *nodes[:3]],
+        "masked",
+        [value("x", onnx.TensorProto.FLOAT, dims), *(value(c, onnx.TensorProto.BOOL, dims) for c in "cd")],
+        [value(name, onnx.TensorProto.FLOAT, dims) for name in "ws"],
+        constants,
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)
+    onnx.checker.check_model(model, full_check=True)
+    assert implied(model) == expected
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.sampled_from(["rope", "alibi", "none"]),
+    st.booleans(),
+    st.sampled_from([1e18, 9e18, 3e19, 1e30]),
+    st.integers(0, 99),
+)
+def test_what_exceeds_float32_is_found_whatever_is_not_looked_at(
+    encoding: str, masked: bool, size: float, seed: int
+) -> None:
+    """Scores of -inf too, of which the weights show nothing."""
+    sessions, outputs = Sessions("cpu"), ("weights", "scores")
+    job = exported_job(sessions, encoding, outputs, 6, seed)
+    numbers = (job.queries * np.float32(size)).astype(np.float32)
+    visible = np.tri(6, dtype=bool)[None, None] if masked else None
+    feeds = assemble([replace(job, queries=numbers, keys=numbers, visible=visible)])
+    found = sessions.run(job.graph, outputs, masked, feeds)
+    finite = all(np.isfinite(found[name]).all() for name in outputs)
+    assert bool(np.isfinite(found[FINITE]).all()) == finite
 
 
 @pytest.mark.parametrize("axis", [2, 3])
