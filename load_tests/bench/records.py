@@ -91,6 +91,11 @@ class BareRow(BaseModel):
     """Requests a second of clients that have their tensors in shared memory."""
     shared_others: Rounds = []
     """As `others`, meanwhile."""
+    together: int = 1
+    """Sequences in a request, in the next two."""
+    shared_together: Rounds = []
+    """Sequences a second of such clients."""
+    together_others: Rounds = []
 
     @property
     def best(self) -> list[float]:

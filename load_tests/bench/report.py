@@ -283,24 +283,30 @@ def _shared(found: Bare) -> str:
     """The same with tensors in shared memory, where that was measured."""
     rows = []
     for row in found.rows:
-        if not row.shared:
-            continue
-        shared = summarise(row.shared)
-        ratio = summarise([ours / bare for ours, bare in zip(row.shared, row.bare, strict=True)])
-        rows.append(
-            (
-                f"{row.tokens}",
-                number(shared.median),
-                spread(shared),
-                f"{ratio.median:.2f}",
-                f"{ratio.low:.2f} to {ratio.high:.2f}",
-                f"{shared.halves:.2f}",
-                f"{np.median(row.shared_others):.0%}",
+        measured = ((1, row.shared, row.shared_others), (row.together, row.shared_together, row.together_others))
+        for sequences, rounds, others in measured:
+            if not rounds:
+                continue
+            shared = summarise(rounds)
+            ratio = summarise([ours / bare for ours, bare in zip(rounds, row.bare, strict=True)])
+            rows.append(
+                (
+                    f"{row.tokens}",
+                    f"{sequences}",
+                    number(shared.median),
+                    spread(shared),
+                    f"{ratio.median:.2f}",
+                    f"{ratio.low:.2f} to {ratio.high:.2f}",
+                    f"{shared.halves:.2f}",
+                    f"{np.median(others):.0%}",
+                )
             )
-        )
     if not rows:
         return ""
-    columns = ("tokens", "requests/s", "lowest to highest", "to bare", "lowest to highest", "halves", "others")
+    columns = (
+        "tokens", "sequences a request", "sequences/s", "lowest to highest",
+        "to bare", "lowest to highest", "halves", "others",
+    )  # fmt: skip
     return f"""
 
 ### In shared memory

@@ -24,9 +24,9 @@ class Counted(BaseModel):
     seconds: float
 
 
-def load(address: str, tokens: int, connections: int, seconds: float) -> float:
-    """Requests a second over so many connections, in as many processes as there are cores, all at the same time.
-    Raises RunFailed.
+def load(address: str, tokens: int, connections: int, seconds: float, sequences: int = 1) -> float:
+    """Sequences a second, so many in a request, over so many connections, in as many processes as there are cores, all
+    at the same time. Raises RunFailed.
     """
     each = max(1, connections // CORES)
     command = [sys.executable, "-m", "load_tests.bench.shared_client", str(urlsplit(address).port)]
@@ -34,7 +34,7 @@ def load(address: str, tokens: int, connections: int, seconds: float) -> float:
         clients = [
             stack.enter_context(
                 subprocess.Popen(
-                    tied([*command, str(tokens), str(each), str(seconds)]),
+                    tied([*command, *map(str, (tokens, sequences, each, seconds))]),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
@@ -53,7 +53,7 @@ def load(address: str, tokens: int, connections: int, seconds: float) -> float:
             assert client.stdin is not None
             client.stdin.write("\n")
             client.stdin.flush()
-        return sum(_rate(client, seconds) for client in clients)
+        return sequences * sum(_rate(client, seconds) for client in clients)
 
 
 def _rate(client: subprocess.Popen[str], seconds: float) -> float:

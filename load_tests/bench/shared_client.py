@@ -1,7 +1,7 @@
 """One process of clients that have their tensors in shared memory, run as `python -m load_tests.bench.shared_client`.
 
-Arguments: port, tokens, connections, seconds. It says that it is ready, waits for a line, and prints one of JSON. Every
-connection has one request under way.
+Arguments: port, tokens, sequences of a request, connections, seconds. It says that it is ready, waits for a line, and
+prints one of JSON. Every connection has one request under way.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ class WrongAnswer(Exception):
 class Client:
     """A connection, and a region for what it sends and gets."""
 
-    def __init__(self, port: int, tokens: int, stack: ExitStack) -> None:
-        vectors = job.vectors(tokens, WIDTH)
-        size = HEADS * tokens * tokens * 4
+    def __init__(self, port: int, tokens: int, sequences: int, stack: ExitStack) -> None:
+        vectors = np.repeat(job.vectors(tokens, WIDTH)[None], sequences, axis=0)
+        size = sequences * HEADS * tokens * tokens * 4
         self.tokens = tokens
+        self.sequences = sequences
         memory = SharedMemory(create=True, size=vectors.nbytes + len(OUTPUTS) * size)
         stack.callback(memory.unlink)
         stack.callback(memory.close)
@@ -54,8 +55,9 @@ class Client:
     def check(self) -> None:
         """Raises WrongAnswer where the weights in the region are not those of the formula."""
         count = HEADS * self.tokens * self.tokens
-        came: np.ndarray[Any, Any] = np.frombuffer(self.memory, np.float32, count, self.start).copy()
-        error = np.abs(came - job.weights(job.vectors(self.tokens, WIDTH), HEADS).reshape(-1)).max()
+        came: np.ndarray[Any, Any] = np.frombuffer(self.memory, np.float32, self.sequences * count, self.start).copy()
+        wanted = job.weights(job.vectors(self.tokens, WIDTH), HEADS).reshape(-1)
+        error = np.abs(came.reshape(self.sequences, count) - wanted).max()
         if not error <= job.TOLERANCE:
             raise WrongAnswer(f"a weight is off by {error:.2e}")
 
@@ -125,9 +127,9 @@ def _check_begun(data: bytes, whole: bytes) -> None:
         raise WrongAnswer(f"the service answered {whole[:300]!r}")
 
 
-def main(port: int, tokens: int, connections: int, seconds: float) -> None:
+def main(port: int, tokens: int, sequences: int, connections: int, seconds: float) -> None:
     with ExitStack() as stack:
-        clients = [Client(port, tokens, stack) for _ in range(connections)]
+        clients = [Client(port, tokens, sequences, stack) for _ in range(connections)]
         print("ready", flush=True)
         sys.stdin.readline()
         answered, took = run(clients, seconds)
@@ -138,4 +140,5 @@ def main(port: int, tokens: int, connections: int, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))
+    port, tokens, sequences, connections = map(int, sys.argv[1:5])
+    main(port, tokens, sequences, connections, float(sys.argv[5]))

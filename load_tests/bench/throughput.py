@@ -18,6 +18,8 @@ from load_tests.server import free_port
 
 HEADS, WIDTH = 8, 256
 LENGTHS = (128, 512)
+TOGETHER = {128: 8, 512: 2}
+"""Sequences that clients with shared memory send in one request, beside one."""
 CONNECTIONS = 8
 PAUSE = 0.5
 """Seconds in which the service drops the requests that the client left unread."""
@@ -50,6 +52,9 @@ def measure(say: Callable[[str], None], *, rounds: int, seconds: int) -> list[Ba
                 others=[],
                 shared=[],
                 shared_others=[],
+                together=TOGETHER[tokens],
+                shared_together=[],
+                together_others=[],
             )
             wrk.load(server.address, post(tokens), CONNECTIONS, 1)
             for number in range(rounds):
@@ -62,11 +67,16 @@ def measure(say: Callable[[str], None], *, rounds: int, seconds: int) -> list[Ba
                     row.shared.append(shared.load(server.address, tokens, CONNECTIONS, seconds))
                 row.shared_others.append(others.value)
                 time.sleep(PAUSE)
+                with watching(server) as others:
+                    row.shared_together.append(shared.load(server.address, tokens, CONNECTIONS, seconds, row.together))
+                row.together_others.append(others.value)
+                time.sleep(PAUSE)
                 row.sending.append(_sending(post(tokens), bytes_out, seconds))
                 say(
                     f"round {number + 1}/{rounds}, {tokens} tokens: bare {row.bare[-1]:,.0f}/s, "
                     f"sending {row.sending[-1]:,.0f}/s, service {row.service[-1]:,.0f}/s, "
-                    f"in shared memory {row.shared[-1]:,.0f}/s"
+                    f"in shared memory {row.shared[-1]:,.0f}/s, "
+                    f"{row.together} together {row.shared_together[-1]:,.0f}/s"
                 )
             found.append(row)
     return found

@@ -21,12 +21,12 @@ def requests(process: Process) -> int:
     return int(text.partition('"inference_count":')[2].partition(",")[0])
 
 
-@pytest.mark.parametrize("tokens", [16, 300])
-def test_what_is_counted_was_answered_and_is_right(tokens: int) -> None:
+@pytest.mark.parametrize(("tokens", "sequences"), [(16, 1), (300, 1), (16, 3)])
+def test_what_is_counted_was_answered_and_is_right(tokens: int, sequences: int) -> None:
     """The clients compare the weights with the formula, and fail where they are wrong."""
     with serving(shared_memory="true") as process:
-        rate = shared.load(f"http://127.0.0.1:{process.port}", tokens, 4, 0.5)
-        assert 0 < rate * 0.5 <= requests(process) * 1.5
+        rate = shared.load(f"http://127.0.0.1:{process.port}", tokens, 4, 0.5, sequences)
+        assert 0 < rate / sequences * 0.5 <= requests(process) * 1.5
 
 
 def test_a_service_that_shares_nothing_fails_the_run() -> None:
@@ -49,4 +49,8 @@ def test_the_page_has_their_ratio_to_the_bare_model_where_it_was_measured() -> N
     row = row.model_copy(update={"shared": [60.0, 80.0, 70.0], "shared_others": [0.1, 0.2, 0.3]})
     found = Bare.model_validate({**when, "rows": [row], "connections": 8, "heads": 8, "width": 256})
     (line,) = [line for line in report.bare_section(found).splitlines() if "0.50 to 0.80" in line]
-    assert line == "| 128 | 70.0 | 60.0 to 80.0 | 0.60 | 0.50 to 0.80 | 0.86 | 20% |"
+    assert line == "| 128 | 1 | 70.0 | 60.0 to 80.0 | 0.60 | 0.50 to 0.80 | 0.86 | 20% |"
+    more = {"together": 8, "shared_together": [90.0, 90.0, 70.0], "together_others": [0.0, 0.0, 0.0]}
+    found = Bare.model_validate({**found.model_dump(), "rows": [row.model_copy(update=more)]})
+    (line,) = [line for line in report.bare_section(found).splitlines() if "0.50 to 0.90" in line]
+    assert line == "| 128 | 8 | 90.0 | 70.0 to 90.0 | 0.90 | 0.50 to 0.90 | 1.29 | 0% |"
