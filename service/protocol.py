@@ -163,6 +163,8 @@ class Protocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._held is not None:
             self._held += data
+            if len(self._held) > HIGH_WATER_LIMIT:
+                self.flow.pause_reading()
         elif self._partial is not None:
             self._partial += data
             if len(self._partial) >= self._due:
@@ -360,6 +362,13 @@ class Protocol(HttpToolsProtocol):
         self._end_head()
         self._held = bytearray()
 
+    def _end_hold(self) -> bytearray | None:
+        """What came meanwhile."""
+        held, self._held = self._held, None
+        if held:
+            self.flow.resume_reading()
+        return held
+
     @property
     def peer(self) -> str:
         return "" if self.client is None else self.client[0]
@@ -369,13 +378,13 @@ class Protocol(HttpToolsProtocol):
         return self.transport.is_closing()
 
     def decline(self, data: bytes | bytearray) -> None:
-        held, self._held = self._held, None
+        held = self._end_hold()
         self._read(data + held if held else data)
         if self._closing:
             super().shutdown()
 
     def reply(self, pieces: list[Any], *, close: bool) -> None:
-        held, self._held = self._held, None
+        held = self._end_hold()
         self.server_state.total_requests += 1
         self.transport.writelines(pieces)
         if close or self._closing:

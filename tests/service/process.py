@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO
 
 from typer.testing import CliRunner
@@ -60,6 +61,12 @@ class Process:
     child: subprocess.Popen[str]
     output: list[str] = field(default_factory=list)
     port: int = 0
+
+    @property
+    def resident(self) -> int:
+        """Bytes of memory."""
+        status = Path(f"/proc/{self.child.pid}/status").read_text()
+        return 1024 * int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1])
 
     def wait(self, seconds: float = 30.0) -> int:
         """The exit code."""

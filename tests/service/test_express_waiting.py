@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import numpy as np
@@ -255,6 +257,36 @@ def test_over_sockets_large_requests_come_in_many_pieces() -> None:
             other.sendall(sent[:-1000])
         one.sendall(sent)
         assert answer(one)[0] == 200
+
+
+def test_what_comes_behind_one_that_waits_is_not_read_without_end() -> None:
+    """Nor is it lost."""
+    sent = request(samples.npy(embeddings(300, 64)), "heads=8&return=weights")
+    long = request(samples.npy(embeddings(1000, 64)), "heads=8&return=output")
+    with ExitStack() as stack:
+        service = stack.enter_context(serving(workers="1"))
+
+        def connected() -> socket.socket:
+            return stack.enter_context(socket.create_connection(("127.0.0.1", service.port), timeout=60))
+
+        one, others = connected(), [connected() for _ in range(40)]
+        for _ in range(4):  # until its head is known
+            one.sendall(sent)
+            assert answer(one)[0] == 200
+        before = service.resident
+        for other in others:
+            other.sendall(long)
+        time.sleep(0.2)  # the worker is busy now
+        one.settimeout(0.1)
+        behind, left = bytes(200 << 20), 0
+        with suppress(TimeoutError):
+            while left < len(behind):
+                left += one.send(behind[left : left + (1 << 20)] if left else sent)
+        assert left < len(behind)
+        assert service.resident - before < 150 << 20
+        one.settimeout(60)
+        first = one.recv(15)
+        assert first == b"HTTP/1.1 200 OK"
 
 
 def answer(connection: socket.socket) -> tuple[int, dict[str, str], bytes]:

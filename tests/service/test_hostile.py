@@ -93,11 +93,6 @@ def alive(connection: socket.socket) -> bool:
     return found.startswith(b"HTTP/1.1 200")
 
 
-def resident(service: Process) -> int:
-    status = Path(f"/proc/{service.child.pid}/status").read_text()
-    return 1024 * int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1])
-
-
 # What is larger inside
 
 
@@ -159,12 +154,12 @@ def test_what_is_larger_inside_is_refused_before_it_takes_memory(service: Proces
     if not any(header.startswith("content-type") for header in headers):
         headers = [*headers, f"content-type: {media.JSON}"]
     ask(service, path, body, *headers)
-    before = resident(service)
+    before = service.resident
     for _ in range(3):
         status, content = ask(service, path, body, *headers)
         assert status == expected, content[:500]
         assert len(content) < 2000
-    assert resident(service) - before < 24 << 20
+    assert service.resident - before < 24 << 20
 
 
 # Heads
@@ -198,7 +193,7 @@ def test_headers_have_a_limit_in_bytes_and_in_number(service: Process) -> None:
 
 @pytest.mark.parametrize("piece", [b"a" * 8192, b"x-y: 1\r\n" * 512], ids=["one header", "many"])
 def test_a_head_without_an_end_is_not_kept(service: Process, piece: bytes) -> None:
-    before, sent = resident(service), 0
+    before, sent = service.resident, 0
     with open_(service) as connection:
         connection.sendall(b"GET /models HTTP/1.1\r\nhost: x\r\nx-first: ")
         try:
@@ -207,7 +202,7 @@ def test_a_head_without_an_end_is_not_kept(service: Process, piece: bytes) -> No
         except OSError:  # closed
             pass
         assert sent < 40 << 20, "more than what the system's buffers hold was taken"
-    assert resident(service) - before < 8 << 20
+    assert service.resident - before < 8 << 20
 
 
 def test_trailers_have_the_same_limits(service: Process) -> None:
@@ -460,7 +455,7 @@ def test_a_body_that_breaks_off_into_nonsense_is_refused_at_once(service: Proces
 def test_many_requests_in_one_piece_take_no_memory(service: Process) -> None:
     request = head("/models", method="GET")
     flood = request * ((1 << 18) // len(request))
-    before = resident(service)
+    before = service.resident
     with ExitStack() as stack:
         for _ in range(8):
             connection = stack.enter_context(open_(service))
@@ -471,13 +466,13 @@ def test_many_requests_in_one_piece_take_no_memory(service: Process) -> None:
             except TimeoutError:
                 pass
         assert get(service, "/health/live")[0] == 200
-        assert resident(service) - before < 100 << 20
+        assert service.resident - before < 100 << 20
 
 
 def test_bodies_that_do_not_end_take_the_memory_of_some_and_not_of_all() -> None:
     with serving(workers="1", max_body_bytes="1MiB", body_seconds="60") as service:
         post(service, SMALL)
-        before = resident(service)
+        before = service.resident
         with ExitStack() as stack:
             statuses = Counter[bytes]()
             kept = []
@@ -492,7 +487,7 @@ def test_bodies_that_do_not_end_take_the_memory_of_some_and_not_of_all() -> None
                     kept.append(connection)
             assert statuses[b"HTTP/1.1 429"] >= 20
             assert TOGETHER // 2 <= len(kept) <= TOGETHER
-            assert resident(service) - before < 3 * TOGETHER * LIMIT
+            assert service.resident - before < 3 * TOGETHER * LIMIT
             assert post(service, SMALL)[0] == 200
             kept[0].settimeout(30)
             kept[0].sendall(bytes(1000))
@@ -545,10 +540,10 @@ def test_idle_connections_above_the_limit_are_closed_soon(narrow: Process) -> No
 
 def test_a_thousand_idle_connections_are_no_burden(service: Process) -> None:
     """A client that is served beside them notices nothing, and they are closed as soon as no request comes."""
-    before = resident(service)
+    before = service.resident
     with ExitStack() as stack:
         for _ in range(1000):
             stack.enter_context(open_(service))
-        assert resident(service) - before < 40 << 20
+        assert service.resident - before < 40 << 20
         assert post(service, SMALL)[0] == 200
         until(lambda: connections(service) <= 1, 20)
