@@ -231,8 +231,7 @@ class Express:
                 else:
                     declined = self._staying(routine, requests)
                     if routine.patient:
-                        for one in declined:
-                            self._keep(self._wait(routine, one))
+                        self._queue(routine, declined)
                         declined = ()
             except Exception:
                 declined = self._staying(routine, [one for one in requests if not one.answered])
@@ -274,6 +273,16 @@ class Express:
         self.statistics.answered(name, jobs, queued, spent.batch_assembly, spent.compute, serialized)
         return ()
 
+    def _queue(self, routine: Routine, requests: Sequence[Waiting]) -> None:
+        """Has these wait for a worker, as far as there is room."""
+        for one in requests:
+            refusal = self.attention.refusal(Load(1, routine.job.cells, large=False))
+            if refusal is None:
+                self._keep(self._wait(routine, one))
+            else:
+                one.answered = True
+                self._refuse(one.connection, routine.asked, routine.length, one.began, refusal)
+
     async def _wait(self, routine: Routine, one: Waiting) -> None:
         """Has a worker run it, and answers."""
         deadline = time.monotonic() + self.settings.deadline_seconds
@@ -295,8 +304,6 @@ class Express:
 
     async def _waited(self, routine: Routine, one: Waiting, deadline: float) -> bool:
         """Whether it was answered: if not, something is wrong with it, and the long way tells what."""
-        if (refusal := self.attention.refusal(Load(1, routine.job.cells, large=False))) is not None:
-            raise refusal
         began = time.perf_counter()
         numbers, tables = routine.numbers([one]), self.scoring.tables_at_once(routine.plan)
         if tables is None or not all_finite(numbers):
