@@ -7,39 +7,33 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from service.engine.job import Job, JobResult
-from service.errors import ClientClosedRequest, Overloaded, ServiceError
-from service.exchange import Exchange, new_id
+from service.engine.job import Job
+from service.errors import Overloaded, ServiceError
+from service.express.answers import Answers
 from service.express.connection import Connection
 from service.express.heads import LONGEST, Head, Heads
-from service.express.refusing import refuse
 from service.express.routine import Routine, Waiting
 from service.express.shared import SharedExpress, left
 from service.express.spent import Spent
-from service.express.template import learn
-from service.finite import all_finite, nonfinite
+from service.finite import all_finite
 from service.keys import Keys
 from service.lifecycle import Lifecycle
-from service.middleware import NOSNIFF
 from service.plan import RunsAtOnce
-from service.records import AttentionInput, ScoringResult, Timings
+from service.records import AttentionInput
 from service.routes import upload
-from service.routes.attention import PATH, Asked, Attention, Load
+from service.routes.attention import Asked, Attention, Load
 from service.routes.leaving import Leaving
 from service.routes.open_inference_statistics import Statistics
 from service.scoring import plain
-from service.sending import Sending
 from service.settings import Settings
-from service.summaries.summary import Summary
 from service.telemetry import Telemetry
-from service.wire import body, media, npy, problem
+from service.wire import body, media, npy
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +68,7 @@ class Express:
         self.settings = settings
         self.keys = keys
         """A head that is remembered has one that is good."""
+        self.answers = Answers(attention.scoring, lifecycle, telemetry, settings)
         # What a page of another origin may read is said in headers of its own.
         self.heads = Heads((b"origin",) if settings.cors_origins else ())
         self.arriving = upload.arriving
@@ -81,8 +76,6 @@ class Express:
         self._due: deque[Routine] = deque()
         """Those that somebody waits for."""
         self._waiting = 0
-        self._tasks: set[asyncio.Task[None]] = set()
-        """Each waits until an answer has been taken."""
         self._scheduled = False
 
     def forget(self) -> None:
@@ -147,15 +140,8 @@ class Express:
         if error is None or head.asked is None:
             return False
         connection.hold()
-        self._refuse(connection, head.asked, head.length, began, error)
+        self.answers.refuse(connection, head.asked, head.length, began, error)
         return True
-
-    def _refuse(self, connection: Connection, asked: Asked, length: int, began: float, error: ServiceError) -> None:
-        """A request with a body of so many bytes, which the connection holds."""
-        exchange = Exchange(new_id(), PATH, began, asked.label)
-        exchange.received, exchange.received_as = length, media.FORMATS[asked.kind]
-        said = error.status, media.PROBLEM, problem.encode(error, exchange.request_id)
-        refuse(connection, self.telemetry, exchange, error, said, closing=self.lifecycle.draining)
 
     def _crowded(self, head: Head) -> Overloaded | None:
         """Why such a request would be refused now, if it needs a worker and the queue is full."""
@@ -229,12 +215,12 @@ class Express:
                 if room:
                     declined = self._answer(routine, requests, full=bool(routine.waiting))
                 else:
-                    declined = self._staying(routine, requests)
+                    declined = self.answers.staying(routine, requests)
                     if routine.patient:
                         self._queue(routine, declined)
                         declined = ()
             except Exception:
-                declined = self._staying(routine, [one for one in requests if not one.answered])
+                declined = self.answers.staying(routine, [one for one in requests if not one.answered])
                 logger.exception("%d requests failed, and are read again", len(declined))
             for one in declined:
                 one.connection.decline(one.data)
@@ -244,7 +230,7 @@ class Express:
 
     def _answer(self, routine: Routine, requests: Sequence[Waiting], *, full: bool) -> Sequence[Waiting]:
         """Runs and answers these, but for those that it returns."""
-        requests = self._staying(routine, requests)
+        requests = self.answers.staying(routine, requests)
         tables = self.scoring.tables_at_once(routine.plan)
         if tables is None or not requests:
             return requests
@@ -268,7 +254,7 @@ class Express:
             if summaries is None:
                 return requests
         spent = Spent(assembled - began, found.compute, len(requests))
-        queued, serialized = self._reply(routine, requests, found, summaries, spent, began, checked - assembled)
+        queued, serialized = self.answers.reply(routine, requests, found, summaries, spent, began, checked - assembled)
         name, jobs = routine.job.graph.name, len(requests)
         self.statistics.answered(name, jobs, queued, spent.batch_assembly, spent.compute, serialized)
         return ()
@@ -278,10 +264,10 @@ class Express:
         for one in requests:
             refusal = self.attention.refusal(Load(1, routine.job.cells, large=False))
             if refusal is None:
-                self._keep(self._wait(routine, one))
+                self.answers.keep(self._wait(routine, one))
             else:
                 one.answered = True
-                self._refuse(one.connection, routine.asked, routine.length, one.began, refusal)
+                self.answers.refuse(one.connection, routine.asked, routine.length, one.began, refusal)
 
     async def _wait(self, routine: Routine, one: Waiting) -> None:
         """Has a worker run it, and answers."""
@@ -295,163 +281,29 @@ class Express:
         except Exception:
             answered = False
             logger.exception("a request failed, and is read again")
-        if answered or one.answered or not self._staying(routine, [one]):
+        if answered or one.answered or not self.answers.staying(routine, [one]):
             return
         if failure is None:
             one.connection.decline(one.data)
         else:
-            self._refuse(one.connection, routine.asked, routine.length, one.began, failure)
+            self.answers.refuse(one.connection, routine.asked, routine.length, one.began, failure)
 
     async def _waited(self, routine: Routine, one: Waiting, deadline: float) -> bool:
-        """Whether it was answered: if not, something is wrong with it, and the long way tells what."""
+        """Whether it was answered: if not, something is wrong with its numbers, and the long way tells what."""
         began = time.perf_counter()
         numbers, tables = routine.numbers([one]), self.scoring.tables_at_once(routine.plan)
         if tables is None or not all_finite(numbers):
             return False
         job, checked = routine.alone(numbers, tables), time.perf_counter()
         (result,) = await self.scoring.engine.run([job], deadline)
+        if result.nonfinite:
+            return False
         spent = Spent(result.batch_assembly, result.compute, result.batch_jobs)
-        self._reply(routine, [one], result, None, spent, one.queued + result.queue, checked - began)
+        self.answers.reply(routine, [one], result, None, spent, one.queued + result.queue, checked - began)
         return True
-
-    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
-        """As long as it takes; the server does not end before."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        self.lifecycle.inflight += 1
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self.lifecycle.inflight -= 1
-
-    def _reply(
-        self,
-        routine: Routine,
-        requests: Sequence[Waiting],
-        found: JobResult,
-        summaries: Sequence[Summary] | None,
-        spent: Spent,
-        began: float,
-        checking: float,
-    ) -> tuple[float, float]:
-        """Answers these. How long all of them were queued, and how long it took."""
-        computed, closing = time.perf_counter(), self.lifecycle.draining
-        rows, single = routine.plan.layout.query_shape[0], routine.plan.layout.batch is None
-        asked, damaged, like = routine.asked, 0, self._like(routine)
-        queued = serialized = 0.0
-        lines = b"%bcontent-type: %b\r\nvary: %b\r\ncache-control: no-store\r\n%b: %b\r\n%bcontent-length: " % (
-            requests[0].connection.first_lines,
-            asked.accepted.encode(),
-            b"Accept, Origin" if self.settings.cors_origins else b"Accept",
-            *NOSNIFF,
-            b"connection: close\r\n" if closing else b"",
-        )
-        arrays = [found.outputs[name] for name in _order(found.outputs)]
-        template = None if found.nonfinite else routine.template
-        for i, one in enumerate(requests):
-            summary = None if summaries is None else summaries[i].document(not single)
-            decode, queue, broken = one.queued - one.began + checking, began - one.queued, False
-            if template is not None:
-                cut = [array[i] if single else array[i * rows : (i + 1) * rows] for array in arrays]
-                pieces = template.pieces(spent.text(decode, queue), cut, summary)
-            else:
-                part = _part(found, slice(i * rows, (i + 1) * rows))
-                result = self._result(routine, part, spent.timings(decode, queue), summary)
-                broken = result.results[0].nonfinite_cells > 0
-                pieces = list(body.encode(asked.accepted, result, asked.query.dtype, asked.query.arrays))
-            now = time.perf_counter()
-            serialize, total = now - computed, now - one.began
-            size, request_id = sum(map(len, pieces)), new_id()
-            head = (
-                f"{size}\r\nx-request-id: {request_id}\r\n"
-                f"server-timing: {spent.header(decode, queue, serialize, total)}\r\n\r\n"
-            )
-            pieces[0] = b"%b%b%b" % (lines, head.encode(), pieces[0])
-            one.answered = True
-            one.connection.reply(pieces, close=closing)
-            waits = one.connection.sending.waiting or (one.connection.gone and not closing)
-            queued, serialized = queued + queue, serialized + serialize
-            if not waits:
-                spent.ended(decode, queue, serialize, total, size)
-                damaged += broken
-            if waits or self.telemetry.listeners:
-                timings = replace(spent.timings(decode, queue), serialize=serialize)
-                told = replace(like, request_id=request_id, began=one.began, status=200, timings=timings, sent=size)
-                if waits:
-                    told.nonfinite = like.encodings if broken else ()
-                    self._handing_over(told, one.connection.sending)
-                else:
-                    self.telemetry.tell(told, total)
-        if spent.total:
-            self.telemetry.answered(like, spent.total, spent.stages, spent.sent, damaged)
-        return queued, serialized
-
-    def _handing_over(self, exchange: Exchange, sending: Sending) -> None:
-        """An answer of which a part waits for its client is counted once it is known what became of it."""
-        self.telemetry.began(PATH)
-        self._keep(self._handed_over(exchange, sending))
-
-    async def _handed_over(self, exchange: Exchange, sending: Sending) -> None:
-        try:
-            if unsent := await sending.over(exchange.sent, exchange.sent):
-                exchange.fails(ClientClosedRequest.status, ClientClosedRequest.reason)
-                exchange.sent -= unsent
-        finally:
-            self.telemetry.finished(exchange, time.perf_counter() - exchange.began)
-
-    def _result(
-        self, routine: Routine, found: JobResult, timings: Timings, summary: Mapping[str, Any] | None
-    ) -> ScoringResult:
-        """What is answered where there is no template, and the template of the answers to come."""
-        asked, visible = routine.asked, routine.job.visible
-        result = self.scoring.answered_at_once(routine.plan, found, visible, asked.query.options, timings, summary)
-        if routine.lessons:
-            routine.lessons -= 1
-            routine.template = routine.template or learn(result, asked)
-        return result
-
-    @staticmethod
-    def _like(routine: Routine) -> Exchange:
-        """What the metrics are told of each of its requests."""
-        asked, label, keys = routine.asked, routine.asked.label, routine.job.keys
-        return Exchange(
-            "",
-            PATH,
-            encoding=label,
-            tokens=keys.shape[1],
-            sequences=len(keys),
-            encodings=(label,),
-            received=routine.length,
-            received_as=media.FORMATS[asked.kind],
-            sent_as=media.FORMATS[asked.accepted],
-        )
-
-    def _staying(self, routine: Routine, requests: Sequence[Waiting]) -> Sequence[Waiting]:
-        """Without those whose clients have left, who are counted."""
-        left = [one for one in requests if one.connection.gone]
-        if not left:
-            return requests
-        for one in left:
-            one.answered = True  # as far as it will be
-            exchange = replace(self._like(routine), request_id=new_id(), began=one.began, sent_as="")
-            exchange.fails(ClientClosedRequest.status, ClientClosedRequest.reason)
-            self.telemetry.began(PATH)
-            self.telemetry.finished(exchange, time.perf_counter() - one.began)
-        return [one for one in requests if not one.connection.gone]
 
 
 def _patient(asked: Asked) -> bool:
-    """Whether a large answer to this is quickly written: as it is."""
-    return asked.accepted == media.SAFETENSORS and asked.query.dtype == "float32"
-
-
-def _part(found: JobResult, cut: slice) -> JobResult:
-    outputs = {name: array[cut] for name, array in found.outputs.items()}
-    return replace(found, outputs=outputs, nonfinite=found.nonfinite and nonfinite(outputs.values()))
-
-
-def _order(outputs: Mapping[str, np.ndarray]) -> list[str]:
-    """As in an answer."""
-    names = ("weights", "scores", *(name for name in outputs if name.startswith("term.")), "output")
-    return [name for name in names if name in outputs]
+    """Whether a large answer to this is quickly made: it is written as it was computed."""
+    whole = asked.query.dtype == "float32" and asked.query.options.top_k is None
+    return whole and asked.accepted == media.SAFETENSORS
