@@ -15,13 +15,14 @@ from models.trace import Axes, Signature, TraceError, trace
 
 PAIRS: Axes = ("batch", "heads", "queries", "keys")
 ROWS: Axes = ("batch", "heads", "queries")
-DIAGONALS: Axes = ("batch", "heads", "diagonals")
+DIAGONALS: Axes = ("batch", "heads", "queries + keys + 1")
 RELAXED: Mapping[str, Axes] = {
     "visible": ("visible_batch", "visible_heads", "queries", "keys"),
     "query_tokens": ("token_batch", "queries"),
     "key_tokens": ("token_batch", "keys"),
     "tokens_before": ("token_batch", "keys"),
     "profiled": ("profiled_batch", "queries"),
+    "real_keys": ("real_batch", "keys"),
 }
 """Inputs whose first axes may be 1."""
 
@@ -83,7 +84,9 @@ PAIR_STATISTICS = Analysis(
         "visible": PAIRS,
         "tolerance": (),
         "top": ("top",),
+        "real_keys": ("batch", "keys"),
         "switch.exact": (),
+        "switch.padded": (),
         "switch.sinks_a": (),
         "switch.sinks_b": (),
         "scores_a": PAIRS,

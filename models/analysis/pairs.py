@@ -21,7 +21,9 @@ class PairStatistics(nn.Module):
         visible: Bool[Tensor, "#batch #heads queries keys"],
         tolerance: Float64[Tensor, ""],
         top: Float[Tensor, " k"],
+        real_keys: Bool[Tensor, "#batch keys"],
         exact: Bool[Tensor, ""],
+        padded: Bool[Tensor, ""],
         sinks_a: Bool[Tensor, ""],
         sinks_b: Bool[Tensor, ""],
         scores_a: Matrix,
@@ -30,7 +32,8 @@ class PairStatistics(nn.Module):
         weights_b: Matrix,
     ) -> dict[str, Tensor]:
         """Of `top` only the length matters: how many of each row's largest weights are compared. With `exact` on,
-        weights are 0 where they are not visible.
+        weights are 0 where they are not visible. With `padded` on, keys that are not `real_keys` are none, and no query
+        sees one; only `w1` needs to be told, for what is left of both sums after the last key would count for each.
         """
         dtype, (queries, keys) = weights_a.dtype, weights_a.shape[-2:]
         tolerance = tolerance.to(dtype)
@@ -39,6 +42,8 @@ class PairStatistics(nn.Module):
         a, sum_a, counted_a = probabilities(weights_a, visible, tolerance, exact, sinks_a)
         b, sum_b, counted_b = probabilities(weights_b, visible, tolerance, exact, sinks_b)
         difference = a - b
+        moved = prefix_sums(difference)
+        among_real = moved.sums * moved.alike(real_keys[:, None, None].to(dtype))
 
         # Masked cells are below every visible one, so that they are chosen last and their hits can be told.
         ranked_a, ranked_b = (torch.where(visible, x, -1.0) for x in (a, b))
@@ -60,7 +65,7 @@ class PairStatistics(nn.Module):
             "jsd": _jensen_shannon(a, b),
             "kl": _kullback_leibler(a, b),
             "tv": difference.abs().sum(-1) / 2,
-            "w1": prefix_sums(difference).sums.abs().sum(-1),
+            "w1": torch.where(padded, among_real, moved.sums).abs().sum(-1),
             "argmax_agree": (a.topk(1).indices == b.topk(1).indices)[..., 0].to(dtype),
             "topk_overlap": chosen.gather(-1, indices_b).sum(-1) / most,
             "squares_a": (a * a).sum(-1),

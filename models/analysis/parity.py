@@ -27,6 +27,7 @@ class Case:
     causal: bool = False
     masked: bool = False
     sinks: bool = False
+    padded: bool = False
 
 
 CASES = (
@@ -39,6 +40,7 @@ CASES = (
     Case(1, 2, 257, 257, causal=True),
     Case(1, 2, 257, 257),
     Case(1, 1, 1, 4096),
+    Case(3, 2, 48, 64, padded=True),
 )
 
 
@@ -63,7 +65,7 @@ def parity(analysis: Analysis, graph: onnx.ModelProto) -> Parity:
     for seed, case in enumerate(CASES):
         sample = Sample.random(
             case.batch, case.heads, case.queries, case.keys, min(5, case.keys), seed,
-            causal=case.causal, masked=case.masked, sinks=case.sinks,
+            causal=case.causal, masked=case.masked, sinks=case.sinks, padded=case.padded,
         )  # fmt: skip
         feeds = {name: value.numpy() for name, value in sample.feeds(analysis.inputs).items()}
         served = dict(zip(names, session.run(names, feeds), strict=True))

@@ -20,6 +20,10 @@ class PrefixSums(NamedTuple):
     front: int
     keys: int
 
+    def alike(self, x: Float[Tensor, "#batch #heads #queries keys"]) -> Float[Tensor, "#batch #heads #queries padded"]:
+        """Numbers of the keys at the places of their sums, with zeros before."""
+        return _blocks(x, self.front).flatten(-2)
+
 
 def prefix_sums(x: Float[Tensor, "batch heads queries keys"]) -> PrefixSums:
     """By blocks: a product with a triangle inside each, then a running sum over the few block totals.
@@ -28,12 +32,15 @@ def prefix_sums(x: Float[Tensor, "batch heads queries keys"]) -> PrefixSums:
     """
     batch, heads, queries, keys = x.shape
     front = BLOCK - keys % BLOCK
-    blocks = pad(x, (front, 0)).reshape(batch, heads, queries, -1, BLOCK)
-    within = blocks @ torch.ones(BLOCK, BLOCK, dtype=x.dtype).triu()
+    within = _blocks(x, front) @ torch.ones(BLOCK, BLOCK, dtype=x.dtype).triu()
     totals = within[..., -1:]
     sums = (within + (totals.cumsum(-2) - totals)).reshape(batch, heads, queries, -1)
     # The caller must not read `keys` off the sums: the exporter writes a wrong formula for the size of their last axis.
     return PrefixSums(sums, front, keys)
+
+
+def _blocks(x: Float[Tensor, "batch heads queries keys"], front: int) -> Float[Tensor, "batch heads queries blocks 32"]:
+    return pad(x, (front, 0)).reshape(*x.shape[:-1], -1, BLOCK)
 
 
 def half_mass_distance(

@@ -34,6 +34,7 @@ class Sample:
         causal: bool = False,
         masked: bool = False,
         sinks: bool = False,
+        padded: bool = False,
     ) -> Sample:
         generator = torch.Generator().manual_seed(seed)
         places = torch.arange(keys - queries, keys)
@@ -42,6 +43,8 @@ class Sample:
         if masked:
             visible = visible & (torch.rand(visible.shape, generator=generator) > 0.2)
             visible[0, 0, 0] = False
+        real = torch.arange(keys) < (torch.arange(batch)[:, None] + keys // 2 if padded else keys)
+        visible = visible & real.expand(batch, keys)[:, None, None]
         tokens = torch.randint(0, 7, (batch, keys), generator=generator)
         before = torch.cat([torch.full((batch, 1), -1), tokens[:, :-1]], dim=1)
         positions = torch.arange(keys).double()
@@ -57,6 +60,8 @@ class Sample:
             "profiled": torch.rand(batch, queries, generator=generator) < 0.9,
             "tolerance": torch.tensor(1e-5, dtype=torch.float64),
             "top": torch.zeros(top),
+            "real_keys": real.expand(batch, keys),
+            "switch.padded": torch.tensor(padded),
             "switch.exact": torch.tensor(False),
             "switch.sinks": torch.tensor(sinks),
             "switch.sinks_a": torch.tensor(sinks),
