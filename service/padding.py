@@ -1,4 +1,16 @@
-"""Which requests are computed with more tokens than they have, so that they share runs, and with which tables."""
+"""Which requests are computed with more tokens than they have, so that they share runs, and with which tables.
+
+What is padded is hidden from every query and cut off again, so matrices and the numbers of rows are those of the
+request alone, but for what a graph adds up over rows or over hidden keys. It is told what is real:
+
+- sums over diagonals (`distance_profile`, `profile_tv`) are of the rows that are `profiled`;
+- `w1` adds up the mass that has to be moved past each key: what rounding leaves of it after the last one does not
+  count where keys are not `real_keys`;
+- tokens, for `duplicate_token` and `induction`, are the request's own, filled up.
+
+There is no metric that cannot be padded: a request is left as it is for the reasons that `Padding` names, whatever is
+asked of it.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +30,10 @@ from service.tables import Needs
 class Lengths(Protocol):
     """A policy that pads: `GpuPolicy`."""
 
-    def padded(self, rows: int, heads: int, queries: int, keys: int, outputs: Sequence[str]) -> tuple[int, int] | None:
-        """How many queries and keys such a job is computed with, or None where it stays as it is."""
+    def padded(self, rows: int, heads: int, queries: int, keys: int, passed: Sequence[str]) -> tuple[int, int] | None:
+        """How many queries and keys a job with these outputs, or of these matrices, is computed with; None where it
+        stays as it is.
+        """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,11 +66,10 @@ class Padding:
         lengths = self._lengths.padded(rows, needs.heads, *real, outputs)
         if lengths is None or lengths == real:
             return None
-        if lengths[1] > real[1] and needs.queries.largest > needs.keys.largest:
+        longer = filled(needs.queries, needs.keys, lengths)
+        if longer is None:
             return None
-        queries, keys = continued(needs.queries, lengths[0]), continued(needs.keys, lengths[1])
-        if queries is None or keys is None:
-            return None
+        queries, keys = longer
         largest = max(queries.largest, keys.largest)
         maximum = needs.encoding.positions.maximum
         if maximum is not None and largest > maximum:
@@ -81,6 +94,16 @@ class Padding:
 
 def _sizes(needs: Needs, positions: int) -> Sizes:
     return Sizes(needs.heads, needs.head_dim, positions, needs.encoding.width)
+
+
+def filled(queries: Positions, keys: Positions, lengths: tuple[int, int]) -> tuple[Positions, Positions] | None:
+    """So many of each, of which these are the first; None where they are not consecutive, or where keys that are added
+    would not come after every query.
+    """
+    if lengths[1] > len(keys) and queries.largest > keys.largest:
+        return None
+    longer = continued(queries, lengths[0]), continued(keys, lengths[1])
+    return None if longer[0] is None or longer[1] is None else (longer[0], longer[1])
 
 
 def continued(positions: Positions, count: int) -> Positions | None:

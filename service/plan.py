@@ -13,7 +13,7 @@ from service.admission import Admitted
 from service.analysis.analyst import Study
 from service.catalogue import Model
 from service.encoding import Encoding
-from service.engine.appending import appended
+from service.engine.appending import matrices
 from service.engine.job import Graph, Job, JobResult
 from service.engine.pruning import whole
 from service.errors import Overloaded
@@ -44,11 +44,6 @@ class RunsAtOnce(Protocol):
 
     def run_at_once(self, job: Job, one: Job, count: int, *, full: bool) -> JobResult | None:
         """The result of `job`, which is `count` jobs like `one` in one; None where it failed."""
-
-
-def matrices(outputs: Sequence[str]) -> int:
-    """How many matrices a run with these outputs makes: the weights, if no other, for their rows' numbers."""
-    return max(1, sum(not appended(output) for output in outputs))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -23,7 +23,7 @@ from service.catalogue import Catalogue, Model
 from service.comparisons import metrics as of_pairs
 from service.conventions import conventions
 from service.encoding import Encoding
-from service.engine.job import Job, JobResult, Tables
+from service.engine.job import Job, JobResult, Own, Tables
 from service.engine.pruning import HALF
 from service.errors import InvalidInput, NotReady, PayloadTooLarge, ServiceError
 from service.instance import Instance, asked
@@ -91,6 +91,7 @@ class Scoring:
         self.tables = tables
         self.limits = limits or Limits()
         self._parameters = Parameters(largest=self.limits.parameters)
+        self._lengths = padding
         self._padding = None if padding is None else Padding(padding, self._parameters)
         self.analyst = analyst or Analyst(analysis_folder(()))
         self._sights = SightMasks()
@@ -147,9 +148,11 @@ class Scoring:
         inquiry, piece, uniform = None, None, []
         if plan.study is not None:
             inquiry, piece = await self._inquiry(plan, plan.study, input, queries, keys, visible)
-            tables = [piece.tables(one) for one in tables]
+            tables = [inquiry.tables(piece, one, part.padded) for one, part in zip(tables, plan.parts, strict=True)]
             uniform = [] if piece.uniform is None else [piece.uniform]
-        jobs = _jobs(plan, tables, queries, keys, self._all_seen(plan, input.mask, visible))
+        jobs = _jobs(
+            plan, tables, queries, keys, self._all_seen(plan, input.mask, visible), None if piece is None else piece.own
+        )
         if placed is not None:
             jobs = [replace(jobs[0], into=placed.into())]
         answers = await self.engine.run([*jobs, *uniform], deadline)
@@ -244,6 +247,8 @@ class Scoring:
         tables, study = self.tables.get(part.computed), plan.study
         if tables is None or study is None:
             return tables
+        if self._lengths is not None:
+            return None  # what is padded is never run at once
         return self.analyst.tables(tables, study) if self.analyst.follows(study, plan.sight) else None
 
     def summaries_at_once(self, plan: Plan, answer: JobResult, count: int) -> list[Summary] | None:
@@ -424,7 +429,7 @@ class Scoring:
                     outputs = (*outputs, *(name for name in study.read if name not in outputs), *study.computed)
                     behind = self.analyst.behind(encoding.graph) if study.computed else None
                 parts.append(Part(instance, parameters, lines, outputs, own, needs, behind))
-        if self._padding is not None and study is None:
+        if self._padding is not None:
             parts = self._padded(parts, given, layout, admitted.rows, self._padding)
         if not parts:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
@@ -467,7 +472,7 @@ class Scoring:
 
         def both() -> tuple[Inquiry, Piece]:
             inquiry = self._inquire(plan, study, input, queries, keys, visible)
-            return inquiry, inquiry.piece(everything, visible)
+            return inquiry, inquiry.piece(everything, visible, shared=self._lengths is not None)
 
         slow = queries.shape[1] * keys.shape[1] > QUICK or (study.wanted.tokens and keys.size > QUICK)
         return await asyncio.to_thread(both) if slow else both()
@@ -495,6 +500,7 @@ class Scoring:
             head=choice.head,
             layout=known,
             padding=padding(input, layout.batch, layout.heads, choice, len(layout.key_positions)),
+            lengths=self._lengths,
         )
 
     async def _visible(self, mask: np.ndarray | None, plan: Plan) -> Visible | None:
@@ -604,7 +610,12 @@ def _needs(encoding: Encoding, parameters: ResolvedParameters, layout: Layout, c
 
 
 def _jobs(
-    plan: Plan, tables: Sequence[Tables], queries: np.ndarray, keys: np.ndarray, visible: Sequence[Visible | None]
+    plan: Plan,
+    tables: Sequence[Tables],
+    queries: np.ndarray,
+    keys: np.ndarray,
+    visible: Sequence[Visible | None],
+    own: Mapping[str, Own] | None = None,
 ) -> list[Job]:
     return [
         Job(
@@ -617,6 +628,7 @@ def _jobs(
             (part.padded or plan.layout).cells * part.matrices,
             part.parameters.switches,
             part.padded.lengths if part.padded else None,
+            own=own,
         )
         for part, table, seen in zip(plan.parts, tables, visible, strict=True)
     ]

@@ -137,20 +137,26 @@ class Analyst:
         pairs = () if wanted.comparison is None else of_pairs.outputs_for(wanted.comparison, layout, scored=True)
         return Study(wanted, layout, queries, keys, outputs, pairs, min(top, len(keys)))
 
-    def feeds(self, study: Study) -> tuple[str, Mapping[str, np.ndarray]]:
-        """What the graph of one matrix is fed where neither tokens nor padding matter, and a name for it; read-only."""
-        key = study.queries.digest, study.keys.digest, study.outputs
+    def feeds(
+        self, study: Study, positions: tuple[Positions, Positions] | None = None
+    ) -> tuple[str, Mapping[str, np.ndarray]]:
+        """What the graph of one matrix is fed where neither tokens nor padding matter, and a name for it; read-only.
+        With `positions`, of queries and keys, it is computed with these.
+        """
+        queries, keys = positions or (study.queries, study.keys)
+        key = queries.digest, keys.digest, study.outputs
         found = self._feeds.get(key)
         if found is None:
-            found = row_feeds(study.layout, study.outputs.rows, TOLERANCE)
+            layout = study.layout if positions is None else Layout(queries.values, keys.values)
+            found = row_feeds(layout, study.outputs.rows, TOLERANCE)
             for array in found.values():
                 array.flags.writeable = False
             self._feeds.put(key, found, sum(array.nbytes for array in found.values()))
         return "|".join(key[:2]), found
 
-    def tables(self, tables: Tables, study: Study) -> Tables:
+    def tables(self, tables: Tables, study: Study, positions: tuple[Positions, Positions] | None = None) -> Tables:
         """Position tables, with what the graph of one matrix is fed."""
-        key, feeds = self.feeds(study)
+        key, feeds = self.feeds(study, positions)
         return with_feeds(tables, key, feeds)
 
     def name(self) -> str:

@@ -6,17 +6,20 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 from jaxtyping import Bool, Int64
 
 from service.analysis.analyst import TOLERANCE, Analyst, Baseline, Study, lost, with_feeds
+from service.analysis.sharing import MATRIX, own, pair_job
 from service.analysis.sheet import Sheet
 from service.blocks import Block
 from service.comparisons.comparison import Comparison, compare
 from service.engine.appending import APPENDED, EXACT, appended
-from service.engine.job import Job, JobResult, Tables
+from service.engine.job import Job, JobResult, Own, Tables
 from service.masks import Sight, Visible
+from service.padding import Lengths, Padded, filled
 from service.plan import Runs
 from service.records import ScoringResult
 from service.selection import Indices, index
@@ -29,6 +32,9 @@ from service.summaries.summary import Summary, summarise
 PAIR_CELLS = 1 << 18
 """Two matrices are compared in blocks of about so many cells: the graph makes several of each, which a core's cache
 then holds."""
+
+DEVICE_CELLS = 1 << 21
+"""The same where a device computes them, several at once."""
 
 QUICK = 1 << 12
 """Rows that are finished on the event loop: of so many it takes about a millisecond."""
@@ -50,6 +56,8 @@ class Piece:
     visible_keys: Int64[np.ndarray, "#batch #heads queries"] | None
     uniform: Job | None
     """The job that finds the numbers of uniform attention; None where they are known."""
+    own: Mapping[str, Own] | None = None
+    """Those of the feeds that are the request's own, where the others are fed to runs of several."""
 
     def tables(self, tables: Tables) -> Tables:
         """The position tables, with these feeds."""
@@ -72,9 +80,11 @@ class Inquiry:
         head: Indices | None,
         layout: Layout,
         padding: Padding | None,
+        lengths: Lengths | None = None,
     ) -> None:
         """`heads` are all that are computed. `mask` has the batch and heads of the request's own, either of which may
         be 1; None where it brought none. `layout` may know tokens, `padding` is true for queries that are none.
+        `lengths` says which lengths are computed as longer ones, on a device that pads.
         """
         self._analyst = analyst
         self.study = study
@@ -84,6 +94,7 @@ class Inquiry:
         self._head = None if head is None else index(head)
         self._layout = layout
         self._padding = padding
+        self._lengths = lengths
         queries = layout.queries
         self._shown = shown = heads if head is None else len(head)
         self._rows = [Sheet(batch, heads, queries) for _ in switches]
@@ -109,15 +120,21 @@ class Inquiry:
     def compares(self) -> bool:
         return bool(self.study.pairs) and len(self._rows) > 1
 
-    def piece(self, block: Block, visible: Visible | None) -> Piece:
-        """Of the block of rows that see this."""
+    def piece(self, block: Block, visible: Visible | None, *, shared: bool = False) -> Piece:
+        """Of the block of rows that see this. `shared`: its runs may be those of other requests too, and of as many
+        tokens as these are padded to.
+        """
         study, layout, padding = self.study, self._layout, self._padding
         if block != self._whole:
             layout = layout.item(block.batch).rows(block.queries)
             if padding is not None:
                 padding = padding[block.batch if len(padding) > 1 else slice(None), block.queries]
         profiled = DIAGONALS[0] in study.outputs.rows or study.scattered
-        if block == self._whole and layout.key_tokens is None and not (profiled and padding is not None):
+        mine = None
+        if shared:
+            key, feeds = self._analyst.feeds(study)
+            mine = own({**layout.token_feeds(), **(_profiled(layout, padding) if profiled else {})}, APPENDED)
+        elif block == self._whole and layout.key_tokens is None and not (profiled and padding is not None):
             key, feeds = self._analyst.feeds(study)
         else:
             key, feeds = self._analyst.name(), row_feeds(layout, study.outputs.rows, TOLERANCE, padding)
@@ -125,12 +142,49 @@ class Inquiry:
         if self._first and self._known is None and self._uniform.has(block):
             even, count = uniform(visible, layout.queries, layout.keys)
             if study.outputs.uniform:
-                given = {**row_feeds(layout, study.outputs.uniform, TOLERANCE), "weights": even}
-                tables = Tables(self._analyst.name(), given)
-                job = Job.of_arrays(self._analyst.rows, tables, study.outputs.uniform, even.size)
+                job = self._uniform_job(even, layout) if shared else self._uniform_block(even, layout)
             if visible is None and (block == self._whole or not (self._masked or not self._sight.everything)):
                 count = None
-        return Piece(block, key, feeds, layout, visible, count, job)
+        return Piece(block, key, feeds, layout, visible, count, job, mine)
+
+    def tables(self, piece: Piece, tables: Tables, padded: Padded | None) -> Tables:
+        """The position tables of the run of one part, with what the piece feeds it."""
+        if padded is None:
+            return piece.tables(tables)
+        return self._analyst.tables(tables, self.study, (padded.needs.queries, padded.needs.keys))
+
+    def _uniform_block(self, even: np.ndarray, layout: Layout) -> Job:
+        study = self.study
+        if self._lengths is not None and layout.key_tokens is not None and len(even) < len(layout.key_tokens):
+            # A device is told beforehand how large the answers are, by the weights.
+            even = np.broadcast_to(even, (len(layout.key_tokens), *even.shape[1:]))
+        given = {**row_feeds(layout, study.outputs.uniform, TOLERANCE), "weights": even}
+        return Job.of_arrays(self._analyst.rows, Tables(self._analyst.name(), given), study.outputs.uniform, even.size)
+
+    def _uniform_job(self, even: np.ndarray, layout: Layout) -> Job:
+        """The same, padded and of several requests at once."""
+        study, tokens = self.study, layout.token_feeds()
+        items = max(len(even), *(len(array) for array in tokens.values()), 1)
+        even = np.broadcast_to(even, (items, *even.shape[1:]))
+        sizes = items, layout.queries, layout.keys
+        lengths = self._bucket(even.shape, ("weights",))
+        longer = None if lengths is None else filled(study.queries, study.keys, lengths)
+        padded = lengths if longer is not None and lengths != sizes[1:] else None
+        key, feeds = self._analyst.feeds(study, None if padded is None else longer)
+        return Job.of_items(
+            self._analyst.rows,
+            Tables(key, feeds),
+            {"weights": Own(even, MATRIX), **own(tokens)},
+            study.outputs.uniform,
+            sizes,
+            items * even.shape[1] * prod(padded or sizes[1:]),
+            padded=padded,
+        )
+
+    def _bucket(self, shape: tuple[int, ...], given: Sequence[str]) -> tuple[int, int] | None:
+        """How many queries and keys matrices of this shape are computed with."""
+        batch, heads, queries, keys = shape
+        return None if self._lengths is None else self._lengths.padded(batch, heads, queries, keys, given)
 
     async def take(
         self, piece: Piece, answers: Sequence[JobResult], engine: Runs, deadline: float | None
@@ -166,7 +220,10 @@ class Inquiry:
         diagonals = []
         for sinks, answer in zip(self._sinks, parts, strict=True):
             weights, row_sum = answer.outputs["weights"], answer.outputs[f"{APPENDED}row_sum"]
-            over = counts(row_sum, TOLERANCE, sinks=sinks) & piece.feeds["profiled"][:, None]
+            profiled = piece.feeds["profiled"]
+            if piece.own is not None:
+                profiled = piece.own[f"{APPENDED}profiled"].array
+            over = counts(row_sum, TOLERANCE, sinks=sinks) & profiled[:, None]
             diagonals.append(scattered(weights, row_sum, over, piece.layout, visible=piece.visible, sinks=sinks))
         return diagonals
 
@@ -180,24 +237,34 @@ class Inquiry:
         if visible is not None and visible.shape[1] > 1:
             visible = visible[:, head]
         sinks = zip(("sinks_a", "sinks_b"), (self._sinks[0], self._sinks[part]), strict=True)
-        switches = (EXACT, *(name for name, on in sinks if on))
+        switches = tuple(name for name, on in sinks if on)
         start = piece.block.queries.start
         jobs = []
-        for rows in _spans(a["weights"].shape):
-            feeds = {f"{name}_a": array[:, :, rows] for name, array in a.items()}
-            feeds |= {f"{name}_b": array[:, :, rows] for name, array in b.items()}
-            feeds |= {"tolerance": np.array(TOLERANCE), "top": np.zeros(self.study.top, np.float32)}
-            job = Job.of_arrays(
-                self._analyst.pairs,
-                Tables(self._analyst.name(), feeds),
-                self.study.pairs,
-                feeds["weights_a"].size,
-                None if visible is None else visible[:, :, rows],
-                switches,
-            )
+        for rows in _spans(a["weights"].shape, PAIR_CELLS if self._lengths is None else DEVICE_CELLS):
+            given = {f"{name}_a": array[:, :, rows] for name, array in a.items()}
+            given |= {f"{name}_b": array[:, :, rows] for name, array in b.items()}
+            seen = None if visible is None else visible[:, :, rows]
+            job = self._pair_job(given, seen, switches)
             block = Block(piece.block.batch, slice(start + rows.start, start + rows.stop))
             jobs.append((self._pairs[part - 1], block, job))
         return jobs
+
+    def _pair_job(self, given: dict[str, np.ndarray], visible: Visible | None, sinks: tuple[str, ...]) -> Job:
+        graph, study, shape = self._analyst.pairs, self.study, given["weights_a"].shape
+        if self._lengths is not None:
+            return pair_job(
+                graph,
+                given,
+                study.pairs,
+                tolerance=TOLERANCE,
+                top=study.top,
+                visible=visible,
+                sinks=sinks,
+                padded=self._bucket(shape, tuple(given)),
+            )
+        feeds = {**given, "tolerance": np.array(TOLERANCE), "top": np.zeros(study.top, np.float32)}
+        tables = Tables(self._analyst.name(), feeds)
+        return Job.of_arrays(graph, tables, study.pairs, prod(shape), visible, (EXACT, *sinks))
 
     @property
     def slow(self) -> bool:
@@ -286,8 +353,14 @@ def _of_heads(array: np.ndarray, head: slice | Indices) -> np.ndarray:
     return array if array.shape[1] == 1 else array[:, head]
 
 
-def _spans(shape: tuple[int, ...]) -> Iterator[slice]:
+def _profiled(layout: Layout, padding: Padding | None) -> dict[str, np.ndarray]:
+    """The rows that may be in the sums over diagonals: no padding, neither the request's nor a device's."""
+    placed = layout.places >= 0
+    return {"profiled": placed[None] if padding is None else placed & ~padding}
+
+
+def _spans(shape: tuple[int, ...], cells: int) -> Iterator[slice]:
     batch, heads, queries, keys = shape
-    rows = max(1, min(queries, PAIR_CELLS // (batch * heads * keys)))
+    rows = max(1, min(queries, cells // (batch * heads * keys)))
     for start in range(0, queries, rows):
         yield slice(start, min(start + rows, queries))

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from service.engine.appending import appended
+from service.engine.appending import summed
 from service.engine.job import Into, Job
 from service.engine.pruning import whole
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
 
+MATRIX = 4
+"""Axes of the outputs [batch, heads, queries, keys]; numbers of rows have no keys."""
 Empty = Callable[[tuple[int, ...], Any], np.ndarray]
 """Makes an array of this shape and dtype, whatever its numbers: `np.empty`, or one in memory that a device reads."""
 
@@ -27,11 +29,13 @@ def assemble(jobs: Sequence[Job], empty: Empty = np.empty) -> dict[str, np.ndarr
     padded = any(job.padded is not None for job in jobs)
     if len(jobs) == 1 and not padded:
         feeds["queries"], feeds["keys"] = first.queries, first.keys
-    else:
+    elif first.queries.size:
         queries, keys = first.lengths
         feeds["queries"] = _together([job.queries for job in jobs], queries, empty)
         alike = queries == keys and all(job.keys is job.queries for job in jobs)
         feeds["keys"] = feeds["queries"] if alike else _together([job.keys for job in jobs], keys, empty)
+    if first.own is not None:
+        feeds |= {name: _own(name, jobs, empty) for name in first.own}
     if first.masked:
         feeds["visible"] = _visible_of_padded(jobs) if padded else _visible(jobs)
     return feeds
@@ -51,6 +55,25 @@ def _together(arrays: Sequence[np.ndarray], length: int, empty: Empty) -> np.nda
         end, tokens = start + len(array), array.shape[1]
         together[start:end, :tokens] = array
         together[start:end, tokens:] = 0
+        start = end
+    return together
+
+
+def _own(name: str, jobs: Sequence[Job], empty: Empty) -> np.ndarray:
+    """One below the other, each filled up with zeros."""
+    owned = [(job.own or {})[name] for job in jobs]
+    first, lengths = owned[0], dict(zip(("queries", "keys"), jobs[0].lengths, strict=True))
+    sizes = zip(first.axes, first.array.shape, strict=True)
+    _, *shape = (lengths.get(axis, size) for axis, size in sizes)
+    if len(jobs) == 1 and list(first.array.shape[1:]) == shape:
+        return first.array
+    together = empty((sum(len(job.queries) for job in jobs), *shape), first.array.dtype)
+    start = 0
+    for job, (array, _) in zip(jobs, owned, strict=True):
+        end, real = start + len(job.queries), array.shape[1:]
+        if list(real) != shape:
+            together[start:end] = 0
+        together[(slice(start, end), *map(slice, real))] = array
         start = end
     return together
 
@@ -113,16 +136,18 @@ def _real(outputs: Mapping[str, np.ndarray], job: Job) -> dict[str, np.ndarray]:
     if job.padded is None:
         return dict(outputs)
     queries, keys = job.queries.shape[1], job.keys.shape[1]
-    rows = {
-        # All others are [batch, heads, queries, keys], or [batch, heads, queries].
-        name: array[:, :queries] if whole(name) == "output" else array[:, :, :queries]
-        for name, array in outputs.items()
-    }
-    return {name: array[..., :keys] if _of_keys(name) else array for name, array in rows.items()}
-
-
-def _of_keys(output: str) -> bool:
-    return whole(output) != "output" and not appended(output)
+    parts: dict[str, np.ndarray] = {}
+    for name, array in outputs.items():
+        if whole(name) == "output":
+            parts[name] = array[:, :queries]
+        elif summed(name):  # a diagonal is counted from the last row
+            first = job.lengths[0] - queries
+            parts[name] = array[:, :, first : first + queries + keys + 1]
+        elif array.ndim == MATRIX:
+            parts[name] = array[:, :, :queries, :keys]
+        else:
+            parts[name] = array[:, :, :queries]
+    return parts
 
 
 def placed(part: dict[str, np.ndarray], into: Into | None) -> dict[str, np.ndarray]:

@@ -69,7 +69,7 @@ class Signature:
             if value.name != "visible":  # it may be 1 along any axis
                 sizes.update(zip(value.axes, array.shape, strict=False))
         try:
-            return [tuple(axis if isinstance(axis, int) else sizes[axis] for axis in out.axes) for out in self.outputs]
+            return [tuple(_size(axis, sizes) for axis in out.axes) for out in self.outputs]
         except KeyError:
             return None
 
@@ -213,6 +213,13 @@ class Binding:
             for bound in signature.bound.values():
                 self._release(session, bound)
             signature.bound.clear()
+
+
+def _size(axis: str | int, sizes: Mapping[str | int, int]) -> int:
+    """That of an axis which is a number, a name, or a sum of these. Raises KeyError for a name that is not known."""
+    if isinstance(axis, int):
+        return axis
+    return sum(int(term) if term.isdigit() else sizes[term] for term in axis.split(" + "))
 
 
 def _layout(values: Sequence[Value], shapes: Sequence[Shape]) -> tuple[list[int], int]:

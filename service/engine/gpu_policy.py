@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
+from service.engine.appending import appended, matrices
+from service.engine.assembly import MATRIX
 from service.engine.buckets import Ladder
 from service.engine.cost import Costs
 from service.engine.job import Job
@@ -32,24 +34,33 @@ class GpuPolicy:
         return job.key if job.into is None else job
 
     def share(self, job: Job) -> Share:
-        return ALONE if job.into is not None else Share(self.run_jobs, self._most_cells(job.outputs))
+        if job.into is not None:
+            return ALONE
+        if given := _given(job):
+            return Share(self.run_jobs, self._most_scores(given))
+        return Share(self.run_jobs, self._most_scores(job.outputs) * matrices(job.outputs))
 
     def inline(self, jobs: Sequence[Job]) -> bool:
         """Never: a run would hold up the event loop for longer than handing it over does."""
         return False
 
-    def padded(self, rows: int, heads: int, queries: int, keys: int, outputs: Sequence[str]) -> tuple[int, int] | None:
-        """How many queries and keys such a job is computed with; None where it stays as it is: it has no bucket, or is
-        so large that not even two of its kind share a run.
+    def padded(self, rows: int, heads: int, queries: int, keys: int, passed: Sequence[str]) -> tuple[int, int] | None:
+        """How many queries and keys a job is computed with that has these outputs, or is given these matrices; None
+        where it stays as it is: it has no bucket, or is so large that not even two of its kind share a run.
         """
         lengths = self.ladder.bucket(queries), self.ladder.bucket(keys)
         if lengths[0] is None or lengths[1] is None:
             return None
-        cells = rows * heads * lengths[0] * lengths[1] * len(outputs)
-        return (lengths[0], lengths[1]) if 2 * cells <= self._most_cells(outputs) else None
+        scores = rows * heads * lengths[0] * lengths[1]
+        return (lengths[0], lengths[1]) if 2 * scores <= self._most_scores(passed) else None
 
-    def _most_cells(self, outputs: Sequence[str]) -> int:
-        """Of a run of several jobs."""
-        halves = sum(output.startswith(HALF) for output in outputs)
-        scores = min(self.run_scores, self.run_bytes // (4 * len(outputs) - 2 * halves))
-        return scores * len(outputs)
+    def _most_scores(self, passed: Sequence[str]) -> int:
+        """Of a run of several jobs. The numbers of rows are nothing beside matrices."""
+        halves = sum(name.startswith(HALF) for name in passed)
+        size = 4 * sum(not appended(name) for name in passed) - 2 * halves
+        return min(self.run_scores, self.run_bytes // size) if size else self.run_scores
+
+
+def _given(job: Job) -> list[str]:
+    """The matrices that a job brings: what it gives is their rows' numbers."""
+    return [name for name, one in (job.own or {}).items() if len(one.axes) == MATRIX]

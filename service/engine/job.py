@@ -49,6 +49,21 @@ class Into:
     """What a runner has prepared for runs from the same inputs to these arrays, and is in use by none."""
 
 
+class Own(NamedTuple):
+    """An input of a graph of which every item of a batch has its own, [items or 1, ...]. Along the axes named `queries`
+    and `keys` it is filled up with zeros, as the job is.
+    """
+
+    array: np.ndarray
+    axes: tuple[str, ...]
+
+    @property
+    def others(self) -> tuple[int, ...]:
+        """The sizes of the axes that jobs of one run must have alike."""
+        sizes = zip(self.axes, self.array.shape, strict=True)
+        return tuple(size for axis, size in sizes if axis not in ("batch", "queries", "keys"))
+
+
 class BatchKey(NamedTuple):
     """What must be equal for two jobs to share one run on the CPU."""
 
@@ -60,6 +75,7 @@ class BatchKey(NamedTuple):
     switches: tuple[str, ...]
     query_shape: tuple[int, ...]
     key_shape: tuple[int, ...]
+    own: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
 NOTHING = np.empty((1, 0), np.float32)
@@ -90,6 +106,8 @@ class Job:
     """`key`, where it was worked out before."""
     into: Into | None = None
     """Where its outputs are to be written. Such a job runs alone."""
+    own: Mapping[str, Own] | None = None
+    """Inputs beside queries, keys and mask that it does not have in common with the others of its run."""
 
     @classmethod
     def of_arrays(
@@ -105,6 +123,26 @@ class Job:
         be one that no other job has, for such jobs share no runs.
         """
         return cls(graph, feeds, outputs, NOTHING, NOTHING, visible, cells, switches)
+
+    @classmethod
+    def of_items(
+        cls,
+        graph: Graph,
+        shared: Tables,
+        own: Mapping[str, Own],
+        outputs: tuple[str, ...],
+        sizes: tuple[int, int, int],
+        cells: int,
+        visible: Bool[np.ndarray, "#batch #heads queries keys"] | None = None,
+        switches: tuple[str, ...] = (),
+        padded: tuple[int, int] | None = None,
+    ) -> Job:
+        """The same, but one that shares runs: with all whose inputs but their `own` are these. `sizes` are its items,
+        queries and keys.
+        """
+        items, *lengths = sizes
+        queries, keys = (np.empty((items, length, 0), np.float32) for length in lengths)
+        return cls(graph, shared, outputs, queries, keys, visible, cells, switches, padded, own=own)
 
     @property
     def lengths(self) -> tuple[int, int]:
@@ -131,6 +169,7 @@ class Job:
             self.switches,
             queries,
             keys,
+            () if self.own is None else tuple((name, one.others) for name, one in self.own.items()),
         )
 
 

@@ -109,14 +109,18 @@ class Layout:
         }
         if "distances" in inputs:
             feeds["distances"] = self.distances()
-        if self.query_tokens is not None and self.key_tokens is not None:
-            before = np.full((len(self.key_tokens), 1), -1)
-            feeds |= {
-                "query_tokens": self.query_tokens,
-                "key_tokens": self.key_tokens,
-                "tokens_before": np.concatenate([before, self.key_tokens[:, :-1]], axis=1),
-            }
-        return feeds
+        return feeds | self.token_feeds()
+
+    def token_feeds(self) -> dict[str, np.ndarray]:
+        """Those that follow from the tokens; none where they are not known."""
+        if self.query_tokens is None or self.key_tokens is None:
+            return {}
+        before = np.full((len(self.key_tokens), 1), -1)
+        return {
+            "query_tokens": self.query_tokens,
+            "key_tokens": self.key_tokens,
+            "tokens_before": np.concatenate([before, self.key_tokens[:, :-1]], axis=1),
+        }
 
     def runs(self) -> Iterator[slice]:
         """The rows split where places do not go up by one: a diagonal of each part is one distance. Rows that have no
