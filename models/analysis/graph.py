@@ -22,7 +22,6 @@ RELAXED: Mapping[str, Axes] = {
     "key_tokens": ("token_batch", "keys"),
     "tokens_before": ("token_batch", "keys"),
     "profiled": ("profiled_batch", "queries"),
-    "real_keys": ("real_batch", "keys"),
 }
 """Inputs whose first axes may be 1."""
 

@@ -21,7 +21,7 @@ class PairStatistics(nn.Module):
         visible: Bool[Tensor, "#batch #heads queries keys"],
         tolerance: Float64[Tensor, ""],
         top: Float[Tensor, " k"],
-        real_keys: Bool[Tensor, "#batch keys"],
+        real_keys: Bool[Tensor, "batch keys"],
         exact: Bool[Tensor, ""],
         padded: Bool[Tensor, ""],
         sinks_a: Bool[Tensor, ""],

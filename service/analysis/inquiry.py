@@ -165,7 +165,8 @@ class Inquiry:
         """The same, padded and of several requests at once."""
         study, tokens = self.study, layout.token_feeds()
         items = max(len(even), *(len(array) for array in tokens.values()), 1)
-        even = np.broadcast_to(even, (items, *even.shape[1:]))
+        if len(even) < items:
+            even = np.broadcast_to(even, (items, *even.shape[1:]))
         sizes = items, layout.queries, layout.keys
         lengths = self._bucket(even.shape, ("weights",))
         longer = None if lengths is None else filled(study.queries, study.keys, lengths)

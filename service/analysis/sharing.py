@@ -45,7 +45,7 @@ def pair_job(
     switches = (EXACT, *sinks)
     if visible is not None or (padded is not None and padded[1] > keys):
         # So that what fills its bucket shares the runs of what does not.
-        inputs["real_keys"] = Own(np.ones((1, keys), bool), KEYS)
+        inputs["real_keys"] = Own(np.ones((batch, keys), bool), KEYS)
         switches = (*switches, PADDED)
     shared = {"tolerance": np.array(tolerance), "top": np.zeros(top, np.float32)}
     most = padded or (queries, keys)

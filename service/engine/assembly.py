@@ -37,7 +37,7 @@ def assemble(jobs: Sequence[Job], empty: Empty = np.empty) -> dict[str, np.ndarr
     if first.own is not None:
         feeds |= {name: _own(name, jobs, empty) for name in first.own}
     if first.masked:
-        feeds["visible"] = _visible_of_padded(jobs) if padded else _visible(jobs)
+        feeds["visible"] = _visible_of_padded(jobs, empty) if padded else _visible(jobs, empty)
     return feeds
 
 
@@ -78,7 +78,7 @@ def _own(name: str, jobs: Sequence[Job], empty: Empty) -> np.ndarray:
     return together
 
 
-def _visible_of_padded(jobs: Sequence[Job]) -> Bool[np.ndarray, "#batch #heads #queries keys"]:
+def _visible_of_padded(jobs: Sequence[Job], empty: Empty) -> Bool[np.ndarray, "#batch #heads #queries keys"]:
     """What is real and seen. A mask of the padded size that all share, as a causal one, is handed through."""
     first = jobs[0]
     queries, keys = lengths = first.lengths
@@ -90,7 +90,8 @@ def _visible_of_padded(jobs: Sequence[Job]) -> Bool[np.ndarray, "#batch #heads #
     # Where nothing but padding is hidden, one row stands for all.
     shown = 1 if all(one is None for one in masks) else queries
     heads = max((one.shape[1] for one in masks if one is not None), default=1)
-    together = np.zeros((rows, heads, shown, keys), dtype=bool)
+    together = empty((rows, heads, shown, keys), bool)
+    together[...] = False
     start = 0
     for job, mask in zip(jobs, masks, strict=True):
         end = start + len(job.queries)
@@ -102,13 +103,13 @@ def _visible_of_padded(jobs: Sequence[Job]) -> Bool[np.ndarray, "#batch #heads #
     return together
 
 
-def _visible(jobs: Sequence[Job]) -> Bool[np.ndarray, "#batch #heads queries keys"]:
+def _visible(jobs: Sequence[Job], empty: Empty) -> Bool[np.ndarray, "#batch #heads queries keys"]:
     masks = [job.visible for job in jobs if job.visible is not None]
     first = masks[0]
     if len(masks) == 1 or (len(first) == 1 and all(mask is first for mask in masks)):
         return first
     rows = sum(len(job.queries) for job in jobs)
-    together = np.empty((rows, max(mask.shape[1] for mask in masks), *first.shape[2:]), dtype=bool)
+    together = empty((rows, max(mask.shape[1] for mask in masks), *first.shape[2:]), bool)
     start = 0
     for job, mask in zip(jobs, masks, strict=True):
         together[start : start + len(job.queries)] = mask

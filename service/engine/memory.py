@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
-from collections import defaultdict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from math import prod
 from typing import Any, Protocol
 
 import numpy as np
+
+logger = logging.getLogger(__name__)
 
 ALIGNMENT = 256
 """Of everything that is bound, in bytes: what CUDA's own allocations have."""
@@ -135,8 +138,13 @@ class Pool:
                 self.bytes -= size
         if self.bytes + block > self._capacity:
             return None
+        try:
+            address = self._memory.allocate_host(block)
+        except RuntimeError as error:  # the system has no more of it, and ordinary memory serves as well
+            logger.warning("%d bytes of host memory are not page-locked: %s", block, error)
+            return None
         self.bytes += block
-        return self._memory.allocate_host(block)
+        return address
 
 
 class Slab:
@@ -162,13 +170,19 @@ class Slab:
 
 
 class Resident:
-    """Arrays that do not change, copied to the device once: position tables, causal masks. Up to `capacity` bytes."""
+    """Arrays that do not change and come again, kept on the device: position tables, causal masks. Up to `capacity`
+    bytes. One that comes for the first time may be one request's own, and its memory would be had for nothing.
+    """
+
+    REMEMBERED = 1024
+    """Arrays that came once, lately."""
 
     def __init__(self, memory: Memory, capacity: int) -> None:
         self._memory = memory
         self._capacity = capacity
         self._held: dict[int, tuple[weakref.ref[np.ndarray], int, int]] = {}
         self._used: set[int] = set()
+        self._once: OrderedDict[int, weakref.ref[np.ndarray]] = OrderedDict()
         self.bytes = 0
 
     def begin(self) -> None:
@@ -176,8 +190,8 @@ class Resident:
         self._used.clear()
 
     def address(self, array: np.ndarray) -> int | None:
-        """Where the array is on the device until the next run begins, copied there now if need be; None where there is
-        no room.
+        """Where the array is on the device until the next run begins, copied there now if need be; None where it has
+        not come before, or there is no room.
 
         An array is known by being the same object, and must be read-only.
         """
@@ -186,6 +200,8 @@ class Resident:
             self._drop(held)  # another array had this id
             held = None
         if held is None:
+            if not self._came_before(array):
+                return None
             size = aligned(array.nbytes)
             if not self._make_room(size):
                 return None
@@ -195,6 +211,15 @@ class Resident:
         self._held[id(array)] = held
         self._used.add(id(array))
         return held[1]
+
+    def _came_before(self, array: np.ndarray) -> bool:
+        known = self._once.pop(id(array), None)
+        if known is not None and known() is array:
+            return True
+        self._once[id(array)] = weakref.ref(array)
+        if len(self._once) > self.REMEMBERED:
+            self._once.popitem(last=False)
+        return False
 
     def _make_room(self, size: int) -> bool:
         """Whether there is room now. First goes what nobody has any more, then what was not used for longest."""

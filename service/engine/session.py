@@ -131,6 +131,7 @@ class Sessions:
         self._binding = None if memory is None else Binding(memory)
         self._graphs = cuda_graphs and self._binding is not None
         self._flags = flags and self._binding is not None
+        self._permutes = self._provider.name == CPU
         self._threads = threads
         self._capacity = capacity
         self._lock = threading.Lock()
@@ -185,12 +186,14 @@ class Sessions:
         """The session for this, built now if need be. A build that fails is tried again the next time. `narrow`: for
         heads of at most `permuting.WIDEST` numbers.
         """
+        narrow = narrow and self._permutes
         key = _key(graph, outputs, masked, switches, narrow)
         return self._get(key, lambda: self._pruned(graph, outputs, masked, switches, narrow))
 
     def ready(self, job: Job) -> bool:
         """Whether the session that this needs has been built."""
-        return _key(job.graph, job.outputs, job.masked, job.switches, _narrow(job.queries)) in self._built
+        narrow = self._permutes and _narrow(job.queries)
+        return _key(job.graph, job.outputs, job.masked, job.switches, narrow) in self._built
 
     def positions(self, path: Path) -> Session:
         """A positions graph, whole, and on the CPU whatever the device. A file that has changed is opened anew."""
@@ -244,7 +247,7 @@ class Sessions:
             reads = {value.name for value in analysis.graph.input} & {"weights", "scores"}
         scores = onnx.load_model_from_string(_whole(lambda: _content(graph)))
         pruned = prune(scores, (*wanted, *sorted(reads - {*wanted})), masked, switches)
-        if narrow and self._provider.name == CPU:
+        if narrow:
             permuted = permute(pruned)
             if permuted is None:
                 return self.session(graph, outputs, masked, switches)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from service.engine.assembly import assemble, cut
 from service.engine.batches import Batches, Entry, Limits
 from service.engine.gpu_policy import GpuPolicy
-from service.engine.job import Job, Tables
+from service.engine.job import Job, Own, Tables
 from tests.service.engine.fakes import NOWHERE
 
 POLICY = GpuPolicy()
@@ -106,7 +106,77 @@ def test_a_run_has_at_most_64_jobs() -> None:
     assert len(first_run(POLICY, [padded(3)] * 100)) == 64
 
 
+def test_numbers_of_rows_are_nothing_beside_matrices() -> None:
+    summary = tuple(f"summary.{name}" for name in ("entropy", "row_sum", "distance", "max_weight"))
+    assert POLICY.padded(1, 4, 1000, 1000, (*BOTH, *summary)) == (1024, 1024)
+    assert POLICY.padded(1, 8, 1000, 1000, (*BOTH, *summary)) is None
+    assert POLICY.padded(1, 8, 1000, 1000, summary) == (1024, 1024)  # which are copied back alone
+    assert POLICY.share(padded(40, outputs=(*BOTH, *summary))) == POLICY.share(padded(40))
+    alone = replace(padded(40), outputs=summary, cells=padded(40).cells // 2)
+    assert POLICY.share(alone).cells == POLICY.run_scores
+
+
+def matrix(queries: int, keys: int, heads: int = 2) -> Job:
+    """One that brings a matrix, and the rows of it that are real."""
+    numbers = np.random.default_rng(queries).standard_normal((1, heads, queries, keys), dtype=np.float32)
+    own = {
+        "weights": Own(numbers, ("batch", "heads", "queries", "keys")),
+        "profiled": Own(np.ones((1, queries), bool), ("batch", "queries")),
+    }
+    lengths = POLICY.padded(1, heads, queries, keys, ("weights",))
+    assert lengths is not None
+    cells = heads * lengths[0] * lengths[1]
+    return Job.of_items(NOWHERE, Tables("", {}), own, ("tv",), (1, queries, keys), cells, padded=lengths)
+
+
+def test_matrices_that_are_given_are_bounded_by_their_bytes() -> None:
+    assert POLICY.share(matrix(40, 40)).cells == POLICY.run_bytes // 4
+    several = replace(matrix(40, 40), own={f"weights_{i}": (matrix(40, 40).own or {})["weights"] for i in range(4)})
+    assert POLICY.share(several).cells == POLICY.run_bytes // 16
+
+
+def test_matrices_of_one_bucket_share_a_run_and_those_of_other_heads_do_not() -> None:
+    jobs = [matrix(33, 40), matrix(48, 47), matrix(33, 40, heads=3), matrix(49, 40)]
+    assert first_run(POLICY, jobs) == jobs[:2]
+
+
 # Assembly
+
+
+def test_what_is_each_jobs_own_is_filled_up_with_zeros() -> None:
+    jobs = [matrix(33, 40), matrix(48, 47)]
+    feeds = assemble(jobs)
+    assert set(feeds) == {"weights", "profiled", "visible"}
+    assert feeds["weights"].shape == (2, 2, 48, 48)
+    for row, job in enumerate(jobs):
+        queries, keys = job.queries.shape[1], job.keys.shape[1]
+        numbers = (job.own or {})["weights"].array
+        np.testing.assert_array_equal(feeds["weights"][row, :, :queries, :keys], numbers[0])
+        assert np.count_nonzero(feeds["weights"][row]) == np.count_nonzero(numbers)
+        np.testing.assert_array_equal(feeds["profiled"][row], np.arange(48) < queries)
+        np.testing.assert_array_equal(feeds["visible"][row, 0, 0], np.arange(48) < keys)
+
+
+def test_what_all_items_of_a_job_have_alike_is_repeated_for_them() -> None:
+    own = {"profiled": Own(np.array([[True, False, True]]), ("batch", "queries"))}
+    jobs = [Job.of_items(NOWHERE, Tables("", {}), own, ("tv",), (items, 3, 3), 1) for items in (2, 1)]
+    assert assemble(jobs)["profiled"].tolist() == [[True, False, True]] * 3
+
+
+def test_sums_over_diagonals_are_cut_where_those_of_the_real_rows_are() -> None:
+    one = matrix(5, 9)
+    (queries, keys), real = one.lengths, (one.own or {})["weights"].array[0]
+    assert (queries, keys) == (16, 16)
+
+    def diagonals(of: np.ndarray) -> np.ndarray:
+        rows, columns = of.shape[1:]
+        return np.stack([[np.trace(head, c - rows) for c in range(rows + columns + 1)] for head in of])
+
+    filled = np.zeros((2, queries, keys), np.float32)
+    filled[:, :5, :9] = real
+    (part,) = cut({"summary.diagonals": diagonals(filled)[None], "summary.row_sum": filled.sum(-1)[None]}, [one])
+    np.testing.assert_allclose(part["summary.diagonals"][0], diagonals(real), rtol=1e-6)
+    np.testing.assert_allclose(part["summary.row_sum"][0], real.sum(-1), rtol=1e-6)
 
 
 def visible_in_full(feeds: dict[str, np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
@@ -165,13 +235,16 @@ def test_arrays_are_made_where_the_device_reads_them() -> None:
     made = []
 
     def empty(shape: tuple[int, ...], dtype: object) -> np.ndarray:
-        made.append(np.full(shape, np.nan, np.float32))
+        made.append(np.ones(shape, bool) if dtype is bool else np.full(shape, np.nan, np.float32))
         return made[-1]
 
     for jobs in ([padded(5), padded(9)], [padded(16), padded(16)]):
         feeds = assemble(jobs, empty)
-        assert feeds["queries"] is made[-1]
+        assert any(feeds["queries"] is one for one in made)
         assert np.isfinite(feeds["queries"]).all()
+    masked = assemble([padded(5), padded(9)], empty)["visible"]
+    assert masked is made[-1]
+    assert masked.sum() == 5 + 9
 
 
 def test_padding_is_cut_off_again() -> None:
