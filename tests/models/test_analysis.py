@@ -79,6 +79,9 @@ def random_case(seed: int) -> Case:
         visible &= random.random(visible.shape) < 0.6
     if random.random() < 0.3:  # one mask for all heads, as it is served
         visible = visible[:1, :1]
+    padded = seed % 3 == 0
+    real = np.arange(keys) < (keys - keys // 4 if padded else keys)
+    visible = visible & real
     feeds: dict[str, np.ndarray] = {
         "visible": visible,
         "distances": np.abs(query_positions[:, None] - key_positions).astype(np.float32),
@@ -88,6 +91,8 @@ def random_case(seed: int) -> Case:
         "profiled": (places >= 0) & (random.random((batch, queries)) < 0.9),
         "tolerance": np.array(2e-3 if half else 1e-5),
         "top": np.zeros(min(TOP, keys), np.float32),
+        "real_keys": np.broadcast_to(real, (batch, keys)),
+        "switch.padded": np.array(bool(padded)),
         **{f"switch.{name}": np.array(bool(sinks)) for name in ("sinks", "sinks_a", "sinks_b")},
         "switch.exact": np.array(False),
     }
@@ -246,7 +251,8 @@ def test_pair_statistics_are_those_of_loops_and_of_scipy(pairs: onnxruntime.Infe
             assert got["counted"][at] == (a is not None and b is not None), (seed, at)
             if a is None or b is None:
                 continue
-            seen = np.flatnonzero(case.visible[at])
+            real = np.count_nonzero(case.feeds["real_keys"][at[0]])
+            a, b, seen = a[:real], b[:real], np.flatnonzero(case.visible[at])
             scores = case.matrix("scores_a")[at], case.matrix("scores_b")[at]
             for name, value in pair_numbers(a, b, seen, scores).items():
                 if name == "kl" and ((b > 0) & (b < TINY)).any():
@@ -380,6 +386,7 @@ def test_matrices_that_share_no_key_are_as_far_apart_as_can_be(pairs: onnxruntim
     zeros = np.zeros_like(a)
     feeds = {"weights_a": a, "weights_b": b, "scores_a": zeros, "scores_b": zeros, "tolerance": np.array(1e-5)}
     feeds |= {"visible": np.ones((1, 1, 3, 5), bool), "top": np.zeros(1, np.float32), "switch.exact": np.array(False)}
+    feeds |= {"real_keys": np.ones((1, 5), bool), "switch.padded": np.array(False)}
     got = ask(pairs, feeds | {f"switch.sinks_{which}": np.array(False) for which in "ab"})
     assert got["jsd"] == pytest.approx(1, abs=1e-6)
     assert (got["tv"] == 1).all()
@@ -389,12 +396,27 @@ def test_matrices_that_share_no_key_are_as_far_apart_as_can_be(pairs: onnxruntim
     assert (got["topk_overlap"] == 0).all()
 
 
+def test_keys_that_are_none_do_not_count_for_what_moves_past_them(pairs: onnxruntime.InferenceSession) -> None:
+    """Rows that sum to 1 as far as float32 can tell, and a thousand keys after them."""
+    a, b = np.zeros((2, 1, 1, 1, 1003), np.float32)
+    a[..., :3], b[..., :3] = [0.3, 0.3, 0.4], [0.3, 0.4, 0.3 + 2e-6]
+    zeros = np.zeros_like(a)
+    feeds = {"weights_a": a, "weights_b": b, "scores_a": zeros, "scores_b": zeros, "tolerance": np.array(1e-5)}
+    feeds |= {"visible": np.arange(1003)[None, None, None] < 3, "top": np.zeros(1, np.float32)}
+    feeds |= {f"switch.{name}": np.array(False) for name in ("exact", "sinks_a", "sinks_b")}
+    feeds["real_keys"] = np.arange(1003)[None] < 3
+    moved = {padded: ask(pairs, feeds | {"switch.padded": np.array(padded)})["w1"].item() for padded in (False, True)}
+    assert moved[True] == pytest.approx(0.1, abs=3e-6)
+    assert moved[False] == pytest.approx(0.1 + 1000 * 2e-6, abs=1e-4)
+
+
 def test_a_half_precision_copy_is_within_the_noise_floor(pairs: onnxruntime.InferenceSession) -> None:
     scores = np.random.default_rng(0).normal(size=(1, 2, 64, 256))
     weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
     feeds = random_case(0).feeds | {"visible": np.ones((1, 1, 64, 256), bool), "tolerance": np.array(2e-3)}
     feeds |= {"weights_a": weights.astype(np.float32), "weights_b": weights.astype(np.float16).astype(np.float32)}
     feeds |= {f"scores_{which}": scores.astype(np.float32) for which in "ab"}
+    feeds |= {"real_keys": np.ones((1, 256), bool), "switch.padded": np.array(False)}
     got = ask(pairs, feeds | {f"switch.sinks_{which}": np.array(False) for which in "ab"})
     assert (got["counted"] == 1).all()
     assert got["jsd"].mean() < 1e-6
@@ -415,12 +437,12 @@ def test_each_output_alone_is_what_it_is_among_all(
     feeds = random_case(7).feeds
     feeds |= {"visible": np.ones_like(feeds["visible"])} if not masked else {}
     feeds |= {f"switch.{switch}": np.array(bool(sinks)) for switch in ("sinks", "sinks_a", "sinks_b")}
-    feeds["switch.exact"] = np.array(bool(exact))
+    feeds |= {"switch.exact": np.array(bool(exact)), "switch.padded": np.array(masked)}
     for weights in ("weights", "weights_a", "weights_b"):
         feeds[weights] = np.where(feeds["visible"], feeds[weights], 0) if exact else feeds[weights]
     whole = ask(session(ANALYSIS / f"{name}.onnx"), feeds)
     for output, expected in whole.items():
-        pruned = prune(model, [output], masked, (*sinks, *exact))
+        pruned = prune(model, [output], masked, (*sinks, *exact, *(("padded",) if masked else ())))
         needed = {value.name for value in pruned.graph.input}
         assert not any(value.startswith("switch.") for value in needed)
         assert ("visible" in needed) <= masked

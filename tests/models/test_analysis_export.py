@@ -104,6 +104,7 @@ def test_parity_is_measured_at_the_shapes_that_matter() -> None:
     assert any(case.causal for case in CASES)
     assert any(case.masked for case in CASES)
     assert any(case.sinks for case in CASES)
+    assert any(case.padded for case in CASES)
 
 
 class SlightlyWrong(PairStatistics):

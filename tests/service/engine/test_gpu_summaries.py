@@ -190,14 +190,14 @@ def requests(draw: st.DrawFn) -> Request:
     return AttentionInput(**parts), options
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(requests(), min_size=9, max_size=9))
 def test_any_nine_in_flight_are_each_equal_to_alone(served: Served, mix: list[Request]) -> None:
     for answer, alone in zip(served.together(mix), served.one_by_one(mix), strict=True):
         assert_alike(told(answer), told(alone))
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(requests(), st.lists(st.integers(1, 70), min_size=8, max_size=8))
 def test_any_request_among_eight_like_it_of_any_length_is_equal_to_alone(
     served: Served, request: Request, lengths: list[int]
