@@ -1,8 +1,8 @@
 """One look at a GPU: `python -m load_tests.gpu_check [--quick] [--out docs/gpu.md]`.
 
-Prints what the device is, what of each graph it does not run, whether it agrees with the CPU, and what binding,
-batching, CUDA graphs and float16 gain on it. Needs onnxruntime (with CUDA), onnx and numpy. Exit code 0: all agrees;
-1: something does not; 3: there is no GPU.
+Prints what the device is, what of each graph it does not run, whether it agrees with the CPU, what binding, batching,
+CUDA graphs and float16 gain on it, and the same of summaries and comparisons. Needs onnxruntime (with CUDA), onnx and
+numpy. Exit code 0: all agrees; 1: something does not; 3: there is no GPU.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -27,6 +27,8 @@ import numpy as np
 import onnx
 import onnxruntime
 
+from service.analysis.sharing import own, pair_job
+from service.engine.appending import APPENDED, EXACT
 from service.engine.assembly import assemble, cut
 from service.engine.cuda_memory import CudaMemory
 from service.engine.device import CPU, CUDA, Provider, choose, cuda_problem, quiet_options
@@ -36,6 +38,8 @@ from service.engine.job import Graph, Job, Tables, digest
 from service.engine.memory import HostMemory, Memory, Pool
 from service.engine.pruning import HALF, prune
 from service.engine.session import Sessions
+from service.summaries.graph import TOLERANCES, open_graph, row_feeds
+from service.summaries.layout import Layout
 
 NO_GPU = 3
 LONGEST = 240
@@ -44,6 +48,24 @@ EXPORTED = Path(__file__).resolve().parent.parent / "exported"
 BEGIN, END = "<!-- gpu_check: begin -->", "<!-- gpu_check: end -->"
 KINDS = {"number": np.float64, "integer": np.int64, "flag": np.bool_}
 OUTPUTS = ("weights", "scores")
+ROWS, PAIRS = (EXPORTED / "analysis" / f"{name}.onnx" for name in ("rows", "pairs"))
+SUMMARY = (
+    "distance",
+    "entropy_of_scores",
+    "first_token",
+    "max_weight",
+    "previous_token",
+    "row_sum",
+    "self_token",
+    "sink_mass_4",
+)
+"""What a summary reads of each row where no metrics are named."""
+COMPARISON = ("argmax_agree", "counted", "jsd", "logit_squares_difference", "tv", "w1")
+"""The same of a comparison."""
+STEPS = frozenset(("argmax_agree", "counted", "half_mass_distance", "topk_overlap"))
+"""Numbers of rows that go up by steps: where rounding decides, a row is a whole step off."""
+FEW = 0.01
+"""The share of rows that may be."""
 AGREES = 2e-5
 """The largest difference from the CPU: of weights, and of the rest in proportion to the largest. TF32 gives 1e-3."""
 
@@ -58,11 +80,13 @@ class Scale:
     head_dim: int = 64
     copied: int = 256 << 20
     jobs: int = 64
+    analysed: int = 256
+    """The longest requests whose summaries and comparisons are looked at."""
 
 
 FULL = Scale()
 QUICK = Scale(buckets=(16, 128, 512), seconds=0.05, copied=64 << 20)
-SMALLEST = Scale(buckets=(16, 64), seconds=0.0, heads=2, head_dim=8, copied=1 << 20, jobs=4)
+SMALLEST = Scale(buckets=(16, 64), seconds=0.0, heads=2, head_dim=8, copied=1 << 20, jobs=4, analysed=48)
 """Quick on the CPU: that everything runs, and no more."""
 
 
@@ -165,6 +189,59 @@ def job(encoding: Encoding, table: Tables, length: int, bucket: int, scale: Scal
     return Job(encoding.graph, table, OUTPUTS, x, x, visible, heads * bucket**2 * len(OUTPUTS), (), padded)
 
 
+def summarised(one: Job, names: Sequence[str], outputs: tuple[str, ...] = OUTPUTS) -> Job:
+    """The same job where these numbers of its rows are wanted as well, fed as the service feeds it."""
+    length, bucket = one.queries.shape[1], one.lengths[0]
+    places, tokens = np.arange(bucket, dtype=np.float64), np.arange(length)[None] % 7
+    feeds = _row_feeds(bucket)
+    mine = replace(Layout(places[:length], places[:length]), query_tokens=tokens, key_tokens=tokens).token_feeds()
+    matrices = max(1, len(outputs))
+    return replace(
+        one,
+        graph=replace(one.graph, behind=ROWS),
+        tables=Tables(f"{one.tables.key}|{bucket}", {**one.tables.arrays, **feeds}),
+        outputs=(*outputs, *(APPENDED + name for name in names)),
+        cells=one.cells // len(one.outputs) * matrices,
+        own=own({**mine, "profiled": np.ones((1, length), bool)}, APPENDED),
+    )
+
+
+@cache
+def _row_feeds(length: int) -> Mapping[str, np.ndarray]:
+    feeds = row_feeds(Layout.first(length), ("distance",), TOLERANCES["float32"])
+    for array in feeds.values():
+        array.flags.writeable = False
+    return {APPENDED + name: array for name, array in feeds.items()}
+
+
+def compared(
+    a: Mapping[str, np.ndarray],
+    b: Mapping[str, np.ndarray],
+    names: tuple[str, ...],
+    bucket: int | None,
+    visible: np.ndarray | None,
+) -> Job:
+    """One that compares the weights and scores of two requests; padded where it is shorter than the bucket."""
+    matrices = {f"{name}_{side}": of[name] for side, of in (("a", a), ("b", b)) for name in OUTPUTS}
+    padded = None if bucket is None else (bucket, bucket)
+    return pair_job(
+        open_graph(PAIRS),
+        matrices,
+        names,
+        tolerance=TOLERANCES["float32"],
+        top=8,
+        visible=visible,
+        sinks=(),
+        padded=padded,
+    )
+
+
+@cache
+def all_of(graph: Path) -> tuple[str, ...]:
+    """The outputs of an analysis graph."""
+    return tuple(value.name for value in onnx.load(graph).graph.output)
+
+
 @cache
 def _causal(length: int) -> np.ndarray:
     mask = np.tri(length, dtype=bool)[None, None]
@@ -235,17 +312,25 @@ class Agreement:
     replayed: float | None = None
     """The largest of the differences where a CUDA graph is captured and replayed; None where none could be."""
     failed: str = ""
+    summaries: dict[str, float] = field(default_factory=dict)
+    """Of each number of rows."""
+    comparisons: dict[str, float] = field(default_factory=dict)
 
     @property
     def agrees(self) -> bool:
         errors = [*self.errors.values(), *([] if self.replayed is None else [self.replayed])]
+        errors += [*self.summaries.values(), *self.comparisons.values()]
         return not self.failed and all(error <= AGREES for error in errors)
 
 
 def placement(encoding: Encoding, provider: Provider) -> Counter[str] | None:
     """The operators that the CPU runs, with all outputs asked for; None where onnxruntime cannot say."""
-    model = onnx.load(encoding.path)
-    pruned = flagged(prune(model, [output.name for output in model.graph.output], masked=True))
+    return _left_of(encoding.path, provider, ())
+
+
+def _left_of(path: Path, provider: Provider, switches: Sequence[str]) -> Counter[str] | None:
+    model = onnx.load(path)
+    pruned = flagged(prune(model, [output.name for output in model.graph.output], True, switches))
     options = quiet_options()
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     session: Any = onnxruntime.InferenceSession(pruned.SerializeToString(), options, provider.chain, enable_fallback=0)
@@ -266,6 +351,11 @@ def agreement(device: Device, encoding: Encoding, scale: Scale) -> Agreement:
             if bucket > encoding.longest:
                 continue
             found.errors = _worst(found.errors, _errors(device, encoding, lengths, bucket, outputs, scale))
+            if bucket > scale.analysed:
+                continue
+            with_rows, with_pairs = _analysed(device, encoding, lengths, bucket, scale)
+            found.summaries = _worst(found.summaries, with_rows)
+            found.comparisons = _worst(found.comparisons, with_pairs)
         found.replayed = _replayed(device, encoding, outputs, scale)
     except Exception as error:
         found.failed = _said(error)
@@ -314,9 +404,57 @@ def _errors(
     return errors
 
 
+def _analysed(
+    device: Device, encoding: Encoding, lengths: Sequence[int], bucket: int, scale: Scale
+) -> tuple[dict[str, float], dict[str, float]]:
+    """The errors of all numbers of rows, and of those of two matrices: one of each request, one of other numbers."""
+    sizes, names = encoding.sizes(scale), all_of(ROWS)
+    shared = tables(device.cpu, encoding, bucket, *sizes)
+    alone, together, pairs, padded = [], [], [], []
+    for seed, length in enumerate(lengths):
+        exact = tables(device.cpu, encoding, length, *sizes)
+        one = job(encoding, exact, length, length, scale, seed)
+        alone.append(summarised(one, names))
+        fits = job(encoding, shared, length, bucket, scale, seed) if encoding.padded else one
+        together.append(summarised(fits, names))
+        (a,), (b,) = run(device.cpu, [one]), run(device.cpu, [job(encoding, exact, length, length, scale, seed + 100)])
+        visible = _causal(length) if encoding.causal else None
+        pairs.append(compared(a, b, all_of(PAIRS), None, visible))
+        padded.append(compared(a, b, all_of(PAIRS), bucket, visible))
+    rows = [name for name in alone[0].outputs if name.startswith(APPENDED)]
+    return _apart(device, together, alone, rows), _apart(device, padded, pairs, all_of(PAIRS))
+
+
+def _apart(device: Device, jobs: Sequence[Job], alone: Sequence[Job], names: Sequence[str]) -> dict[str, float]:
+    """How far these are on the device, those of one key in one run, from what the others are on the CPU one by one."""
+    batches: dict[Any, list[int]] = {}
+    for i, one in enumerate(jobs):
+        batches.setdefault(one.key, []).append(i)
+    errors: dict[str, float] = {}
+    for members in batches.values():
+        answers = run(device.sessions, [jobs[i] for i in members])
+        for i, answer in zip(members, answers, strict=True):
+            (expected,) = run(device.cpu, [alone[i]])
+            errors = _worst(errors, {name: _rows_error(name, answer[name], expected[name]) for name in names})
+    return errors
+
+
+def _rows_error(name: str, found: np.ndarray, expected: np.ndarray) -> float:
+    """In proportion to the largest, if that is over 1; `w1` to a tenth of the keys, which it is a sum over."""
+    if found.shape != expected.shape or not np.array_equal(np.isfinite(found), np.isfinite(expected)):
+        return math.inf
+    if name.removeprefix(APPENDED) in STEPS:
+        off = float((found != expected).mean())
+        return 0.0 if off <= FEW else off
+    finite = np.isfinite(expected)
+    if not finite.any():
+        return 0.0
+    scale = max(1.0, float(np.abs(expected[finite]).max()), expected.shape[-1] / 10 if name == "w1" else 0.0)
+    return float(np.abs(found[finite] - expected[finite]).max()) / scale
+
+
 def _with(one: Job, outputs: tuple[str, ...]) -> Job:
-    cells = one.cells // len(one.outputs) * len(outputs)
-    return Job(one.graph, one.tables, outputs, one.queries, one.keys, one.visible, cells, one.switches, one.padded)
+    return replace(one, outputs=outputs, cells=one.cells // len(one.outputs) * len(outputs))
 
 
 def _error(name: str, found: np.ndarray, expected: np.ndarray) -> float:
@@ -419,16 +557,92 @@ class Speed:
         return self.bytes / self.bound
 
 
+def lengths_of(bucket: int, scale: Scale) -> list[int]:
+    """As many as jobs share a run at most, all in this bucket and shorter than it."""
+    steps = GpuPolicy().ladder.steps
+    shortest = steps[steps.index(bucket) - 1] + 1 if bucket > steps[0] else 2
+    even = np.linspace(shortest, bucket - 1, scale.jobs).astype(int)
+    return [int(length) for length in np.random.default_rng(0).permutation(even)]
+
+
+def of_one_run(jobs: Sequence[Job]) -> list[Job]:
+    """As many of them as the policy lets share a run."""
+    share = GpuPolicy().share(jobs[0])
+    return list(jobs[: max(1, min(share.jobs, share.cells // jobs[0].cells))])
+
+
+@dataclass(frozen=True)
+class Analysed:
+    """Seconds of one bucket's runs with the default summary, and of those that compare with the default metrics."""
+
+    bucket: int
+    jobs: int
+    plain: float
+    """Of a shared run that gives weights and scores and no summary."""
+    cpu: float
+    """Of one request with the summary, unpadded, on the CPU."""
+    alone: float
+    shared: float
+    graph: float
+    """The same by a CUDA graph."""
+    only: float
+    """Of a shared run that gives the summary and no matrix."""
+    pairs: int
+    pair_cpu: float
+    pair_alone: float
+    pair_shared: float
+    failed: tuple[str, ...] = ()
+
+
+def measure_analysis(device: Device, encoding: Encoding, bucket: int, scale: Scale) -> Analysed:
+    """As `measure`, of requests with summaries and comparisons."""
+    sizes, lengths = encoding.sizes(scale), lengths_of(bucket, scale)
+    table = tables(device.cpu, encoding, bucket, *sizes)
+    bare = of_one_run([job(encoding, table, length, bucket, scale, seed) for seed, length in enumerate(lengths)])
+    jobs = [summarised(one, SUMMARY) for one in bare]
+    only = [summarised(one, SUMMARY, ()) for one in bare]
+    exact = tables(device.cpu, encoding, lengths[0], *sizes)
+    real = job(encoding, exact, lengths[0], lengths[0], scale)
+    answers = run(device.cpu, [real]), run(device.cpu, [job(encoding, exact, lengths[0], lengths[0], scale, 1)])
+    (a,), (b,) = answers
+    pair = compared(a, b, COMPARISON, bucket, None)
+    pairs = of_one_run([pair] * scale.jobs)
+    failed: list[str] = []
+
+    def timed(call: Callable[[], object]) -> float:
+        return _timed(call, scale.seconds, failed)
+
+    return Analysed(
+        bucket=bucket,
+        jobs=len(jobs),
+        plain=timed(lambda: run(device.sessions, bare)),
+        cpu=timed(lambda: run(device.cpu, [summarised(real, SUMMARY)])),
+        alone=timed(lambda: run(device.sessions, jobs[:1])),
+        shared=timed(lambda: run(device.sessions, jobs)),
+        graph=timed(lambda: run(device.graphs, jobs)),
+        only=timed(lambda: run(device.sessions, only)),
+        pairs=len(pairs),
+        pair_cpu=timed(lambda: run(device.cpu, [compared(a, b, COMPARISON, None, None)])),
+        pair_alone=timed(lambda: run(device.sessions, [pair])),
+        pair_shared=timed(lambda: run(device.sessions, pairs)),
+        failed=tuple(failed),
+    )
+
+
+def _timed(call: Callable[[], object], seconds: float, failed: list[str]) -> float:
+    """No number, and one reason more, where it fails."""
+    try:
+        return seconds_of(call, seconds)
+    except Exception as error:
+        failed.append(_said(error))
+        return math.nan
+
+
 def measure(device: Device, encoding: Encoding, bucket: int, scale: Scale) -> Speed:
     """Requests of lengths that fall into the bucket, all of them shorter than it."""
-    policy, sizes = GpuPolicy(), encoding.sizes(scale)
+    sizes, lengths = encoding.sizes(scale), lengths_of(bucket, scale)
     table = tables(device.cpu, encoding, bucket, *sizes)
-    steps = policy.ladder.steps
-    shortest = steps[steps.index(bucket) - 1] + 1 if bucket > steps[0] else 2
-    lengths = np.random.default_rng(0).permutation(np.linspace(shortest, bucket - 1, scale.jobs).astype(int)).tolist()
-    jobs = [job(encoding, table, length, bucket, scale, seed) for seed, length in enumerate(lengths)]
-    share = policy.share(jobs[0])
-    jobs = jobs[: max(1, min(share.jobs, share.cells // jobs[0].cells))]
+    jobs = of_one_run([job(encoding, table, length, bucket, scale, seed) for seed, length in enumerate(lengths)])
     first, half = jobs[:1], [_with(one, tuple(HALF + name for name in OUTPUTS)) for one in jobs]
     real = job(encoding, tables(device.cpu, encoding, lengths[0], *sizes), lengths[0], lengths[0], scale)
     outputs = device.sessions.run(jobs[0].graph, OUTPUTS, jobs[0].masked, assemble(jobs, device.sessions.empty))
@@ -440,11 +654,7 @@ def measure(device: Device, encoding: Encoding, bucket: int, scale: Scale) -> Sp
     failed: list[str] = []
 
     def timed(call: Callable[[], object]) -> float:
-        try:
-            return seconds_of(call, scale.seconds)
-        except Exception as error:
-            failed.append(_said(error))
-            return math.nan
+        return _timed(call, scale.seconds, failed)
 
     return Speed(
         bucket=bucket,
@@ -480,6 +690,9 @@ class Findings:
     speeds: list[Speed]
     scale: Scale
     memory: tuple[int, int] | None = None
+    analysed: list[Analysed] = field(default_factory=list)
+    left: Mapping[str, Counter[str] | None] = field(default_factory=dict)
+    """The operators of each analysis graph that the CPU runs."""
 
 
 def page(found: Findings) -> str:
@@ -496,13 +709,22 @@ def _lines(found: Findings) -> Iterator[str]:
     yield f"Differences from the CPU: of weights, and of the rest in proportion to the largest; allowed {AGREES:g}."
     yield "Requests of 33, 40, 47, 48 and of 200, 256 tokens: padded in one run here, each alone on the CPU."
     yield ""
-    yield "| graph | weights | scores | output | CUDA graph | agrees | run by the CPU |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "| graph | weights | scores | output | CUDA graph | summary | comparison | agrees | run by the CPU |"
+    yield "|---|---|---|---|---|---|---|---|---|"
     for one in found.agreements:
         listed = (*(one.errors.get(name) for name in (*OUTPUTS, "output")), one.replayed)
         errors = " | ".join("-" if error is None else f"{error:.1e}" for error in listed)
         agrees = one.failed or ("yes" if one.agrees else "**no**")
-        yield f"| {one.encoding} | {errors} | {agrees} | {_left(found, one)} |"
+        rows = " | ".join(map(_largest, (one.summaries, one.comparisons)))
+        yield f"| {one.encoding} | {errors} | {rows} | {agrees} | {_left(found, one.left)} |"
+    yield ""
+    yield (
+        "Summary and comparison: the largest difference of all numbers of rows, in proportion to the largest of its "
+        f"kind if that is over 1; of what goes by steps, such as the key of the largest weight, {FEW:.0%} of the rows "
+        "may be a step off."
+    )
+    for name, left in found.left.items():
+        yield f"Of the graph `{name}` the CPU runs: {_left(found, left)}."
     scale = found.scale
     yield ""
     yield (
@@ -549,18 +771,61 @@ def _lines(found: Findings) -> Iterator[str]:
     for speed in found.speeds:
         for reason in speed.failed:
             yield f"\n{speed.bucket} tokens failed: {reason}"
+    if found.analysed:
+        yield from _analysis_lines(found)
     if found.memory is not None:
         used, total = found.memory
         yield ""
         yield f"Of the device's {total / 2**30:.0f} GiB, {used / 2**30:.1f} GiB were in use at the end."
 
 
-def _left(found: Findings, one: Agreement) -> str:
+def _analysis_lines(found: Findings) -> Iterator[str]:
+    yield ""
+    yield (
+        "The same with the default summary of the rows, and runs that compare two such matrices by the default "
+        "metrics. *share*: of the shared run's time, what the summary takes; *only*: a shared run that gives the "
+        "summary and no matrix."
+    )
+    yield ""
+    yield (
+        "| bucket | CPU, 1 | 1 | requests | together | CUDA graph | only | share | requests/s one by one | together | "
+        "batching |"
+    )
+    yield "|" + "---:|" * 11
+    for one in found.analysed:
+        times = " | ".join(map(_ms, (one.cpu, one.alone))), " | ".join(map(_ms, (one.shared, one.graph, one.only)))
+        yield (
+            f"| {one.bucket} | {times[0]} | {one.jobs} | {times[1]} | {max(0.0, 1 - one.plain / one.shared):.0%} | "
+            f"{1 / one.alone:,.0f} | {one.jobs / one.shared:,.0f} | {one.jobs * one.alone / one.shared:.2f}x |"
+        )
+    yield ""
+    yield (
+        "| bucket | CPU, 1 | 1 | comparisons | together | comparisons/s one by one | together | batching | of a "
+        "request of two encodings |"
+    )
+    yield "|" + "---:|" * 9
+    for one in found.analysed:
+        times = " | ".join(map(_ms, (one.pair_cpu, one.pair_alone))), _ms(one.pair_shared)
+        each = one.pair_shared / one.pairs
+        yield (
+            f"| {one.bucket} | {times[0]} | {one.pairs} | {times[1]} | {1 / one.pair_alone:,.0f} | {1 / each:,.0f} | "
+            f"{one.pair_alone / each:.2f}x | {each / (each + 2 * one.shared / one.jobs):.0%} |"
+        )
+    for one in found.analysed:
+        for reason in one.failed:
+            yield f"\n{one.bucket} tokens with a summary or a comparison failed: {reason}"
+
+
+def _largest(errors: Mapping[str, float]) -> str:
+    return f"{max(errors.values()):.1e}" if errors else "-"
+
+
+def _left(found: Findings, left: Counter[str] | None) -> str:
     if found.provider == CPU:
         return "all"
-    if one.left is None:
+    if left is None:
         return "not known"
-    return ", ".join(f"{count} {name}" for name, count in sorted(one.left.items())) or "nothing"
+    return ", ".join(f"{count} {name}" for name, count in sorted(left.items())) or "nothing"
 
 
 def _ms(seconds: float) -> str:
@@ -581,12 +846,14 @@ def check(device: Device, scale: Scale, command: str, say: Callable[[str], None]
         one = agreement(device, encoding, scale)
         agreements.append(one)
         worst = max(one.errors.values(), default=math.nan)
-        say(f"  {one.encoding}: {one.failed or f'{worst:.1e}'}")
+        rows, pairs = _largest(one.summaries), _largest(one.comparisons)
+        say(f"  {one.encoding}: {one.failed or f'{worst:.1e}, summary {rows}, comparison {pairs}'}")
+    left = {path.stem: _left_of(path, device.provider, (EXACT,)) for path in (ROWS, PAIRS)}
     memory = device.memory
     reached = copies(memory, scale.copied, scale.seconds)
     say(f"  copies: {reached.up / 1e9:.1f} GB/s to the device, {reached.down / 1e9:.1f} GB/s back")
     rope = next(encoding for encoding in served if (encoding.model, encoding.name) == ("identity", "rope"))
-    speeds = []
+    speeds, analysed = [], []
     for bucket in scale.buckets:
         if time.perf_counter() - began > LONGEST:
             say(f"  stopped after {LONGEST} s, before {bucket} tokens")
@@ -594,9 +861,14 @@ def check(device: Device, scale: Scale, command: str, say: Callable[[str], None]
         fast = measure(device, rope, bucket, scale)
         speeds.append(fast)
         say(f"  {bucket} tokens: {fast.requests:,.0f} requests/s, {fast.jobs} in a run of {_ms(fast.bound)} ms")
+        both = measure_analysis(device, rope, bucket, scale)
+        analysed.append(both)
+        summaries, comparisons = both.jobs / both.shared, both.pairs / both.pair_shared
+        say(f"    {summaries:,.0f} requests with a summary a second, {comparisons:,.0f} comparisons")
     used = memory.used() if isinstance(memory, CudaMemory) else None
     took = time.perf_counter() - began
-    return Findings(device.name, device.provider.name, command, took, agreements, reached, speeds, scale, used)
+    name = device.provider.name
+    return Findings(device.name, name, command, took, agreements, reached, speeds, scale, used, analysed, left)
 
 
 def main(arguments: list[str]) -> int:
@@ -624,7 +896,9 @@ def main(arguments: list[str]) -> int:
     if options.out is not None:
         write(options.out, text)
     wrong = [one.encoding for one in found.agreements if not one.agrees]
-    wrong += [f"{speed.bucket} tokens" for speed in found.speeds if speed.failed]
+    failed = [speed.bucket for speed in found.speeds if speed.failed]
+    failed += [speed.bucket for speed in found.analysed if speed.failed]
+    wrong += [f"{bucket} tokens" for bucket in dict.fromkeys(failed)]
     if wrong:
         print(f"failed, or does not agree with the CPU: {', '.join(wrong)}", file=sys.stderr)
     return 1 if wrong else 0

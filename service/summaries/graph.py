@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Bool, Float32, Int64
 
 from service.engine.job import Graph
 from service.summaries.layout import Layout
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float32, Int64
 
 TOLERANCES = {"float16": 2e-3, "float32": 1e-5, "float64": 1e-5}
 """How far from 1 a row may sum, by the precision of the weights."""

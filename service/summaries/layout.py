@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float, Float32, Float64, Int64, Num, Shaped
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Float32, Float64, Int64, Num, Shaped
 
 EXACT = 2.0**24
 """float32 holds every whole number up to this."""

@@ -14,9 +14,12 @@ import pytest
 
 from load_tests import gpu_check
 from load_tests.gpu_check import BEGIN, END, NO_GPU, SMALLEST, Device
+from service.comparisons import metrics as of_pairs
 from service.engine.device import CPU, CUDA, Provider, cuda_problem
 from service.engine.finiteness import FINITE
 from service.engine.session import Sessions
+from service.summaries import metrics as of_rows
+from service.summaries.layout import Layout
 
 ROOT = Path(__file__).parents[2]
 SERVED = gpu_check.encodings()
@@ -59,7 +62,7 @@ def test_it_runs_on_the_cpu_and_says_that_this_shows_nothing_about_a_gpu(
         assert f"| {encoding.model}.{encoding.name} | " in written
     assert written.count("| yes |") == len(SERVED)
     for bucket in SMALLEST.buckets:
-        assert written.count(f"\n| {bucket} | ") == 2
+        assert written.count(f"\n| {bucket} | ") == 4
 
 
 @pytest.mark.skipif(cuda_problem(Provider(CUDA)) is None, reason="this machine has a GPU that works")
@@ -98,6 +101,41 @@ def test_what_does_not_agree_is_found(device: Device, output: str) -> None:
     assert not found.agrees
     assert found.errors[output] > gpu_check.AGREES
     assert all(error <= gpu_check.AGREES for name, error in found.errors.items() if name != output)
+
+
+@pytest.mark.parametrize("number", ["summary.entropy", "summary.diagonals", "summary.half_mass_distance", "w1", "kl"])
+def test_numbers_of_rows_that_do_not_agree_are_found(device: Device, number: str) -> None:
+    def harm(name: str, array: np.ndarray) -> np.ndarray:
+        return array * np.float32(1.001) if name == number else array
+
+    found = gpu_check.agreement(wrong(device, harm), ENCODINGS["rope"], SMALLEST)
+    assert not found.failed
+    assert not found.agrees
+    errors = {**found.summaries, **found.comparisons}
+    assert [name for name, error in errors.items() if error > gpu_check.AGREES] == [number]
+    assert max(found.errors.values()) <= gpu_check.AGREES
+
+
+def test_a_few_rows_may_be_a_step_off() -> None:
+    expected = np.arange(1000.0).reshape(1, 1, 1000)
+    found = expected.copy()
+    found[..., :10] += 1
+    assert gpu_check._rows_error("summary.half_mass_distance", found, expected) == 0
+    found[..., 10] += 1
+    assert gpu_check._rows_error("summary.half_mass_distance", found, expected) == pytest.approx(0.011)
+    assert gpu_check._rows_error("summary.row_sum", found, expected) > gpu_check.AGREES
+
+
+def test_what_is_infinite_must_be_so_on_both() -> None:
+    one = np.array([[[1.0, np.inf]]])
+    assert gpu_check._rows_error("kl", one, one.copy()) == 0
+    assert gpu_check._rows_error("kl", np.ones_like(one), one) == np.inf
+
+
+def test_what_is_measured_is_what_is_served_where_no_metrics_are_named() -> None:
+    layout = Layout.first(4)
+    assert of_rows.outputs_for(of_rows.DEFAULT, layout, masked=True, scored=True).rows == gpu_check.SUMMARY
+    assert of_pairs.outputs_for(of_pairs.DEFAULT, layout, scored=True) == gpu_check.COMPARISON
 
 
 def test_what_a_replayed_graph_gets_wrong_is_found(device: Device) -> None:
@@ -161,10 +199,12 @@ def test_padded_requests_are_compared_with_what_they_are_alone(device: Device) -
         return array
 
     gpu_check.agreement(wrong(device, harm), ENCODINGS["rope"], SMALLEST)
-    assert batches == [(3, 2, 48, 48), (1, 2, 48, 48), (1, 2, 256, 256), (1, 2, 256, 256)]
+    padded, longer = [(3, 2, 48, 48), (1, 2, 48, 48)], [(1, 2, 256, 256), (1, 2, 256, 256)]
+    assert batches == [*padded, *padded, *longer]  # the shorter without and with a summary
     batches.clear()
     gpu_check.agreement(wrong(device, harm), ENCODINGS["rope-dynamic"], SMALLEST)
-    assert batches == [(1, 2, length, length) for length in (33, 40, 47, 48, 200, 256)]
+    padded, longer = ([(1, 2, length, length) for length in some] for some in ((33, 40, 47, 48), (200, 256)))
+    assert batches == [*padded, *padded, *longer]
 
 
 def test_the_nodes_that_a_provider_leaves_to_the_cpu_are_counted() -> None:
