@@ -28,7 +28,7 @@ class GpuPolicy:
     run_scores: int = 2**24
     """The most scores of several jobs in one run: batch x heads x queries x keys."""
     run_bytes: int = 64 * 2**20
-    """The most bytes that a run of several jobs gives."""
+    """The most bytes of matrices that a run of several jobs gives or, where it is of given ones, takes."""
 
     def group(self, job: Job) -> Hashable:
         return job.key if job.into is None else job

@@ -17,10 +17,16 @@ from service.analysis.sharing import pair_job
 from service.comparisons.metrics import DEFINITIONS
 from service.comparisons.metrics import NAMES as OF_PAIRS
 from service.engine.assembly import assemble, cut
-from service.records import MATRICES, AttentionInput, AttentionOptions, ScoringResult
+from service.engine.gpu_policy import GpuPolicy
+from service.engine.session import Sessions
+from service.large import Bounds
+from service.records import MATRICES, AttentionInput, AttentionOptions, ScoringResult, Timings
+from service.scoring import Scoring
 from service.selection import Selection
 from service.summaries.metrics import NAMES as OF_ROWS
+from service.tables import TableCache
 from tests.service.engine.padded import (
+    CATALOGUE,
     CAUSAL_ONLY,
     ENCODINGS,
     LEFT_ALONE,
@@ -136,6 +142,19 @@ def test_comparisons_of_one_request_and_of_others_share_runs(served: Served, mon
     assert len(runs) < 8
 
 
+@pytest.mark.parametrize("compare", [(), ("alibi", "rope-dynamic")])
+def test_a_request_in_blocks_is_equal_too(served: Served, compare: tuple[str, ...]) -> None:
+    """Its blocks are not padded; what compares them is."""
+    bounds = Bounds(1 << 20, 1 << 22, block=2 * 40 * 7)
+    blocks = Scoring(CATALOGUE, served.engine, TableCache(Sessions("cpu")), padding=GpuPolicy(), large=bounds)
+    request = asked("rope", 40, compare=compare, returns=("weights", "summary", *(("comparison",) if compare else ())))
+    request = replace(request[0], embeddings=np.stack([array(40, 16, seed=seed) for seed in range(3)])), request[1]
+    assert blocks.large.takes(blocks.plan(*request))
+    served.device.free.set()
+    answer = served.runner.run(blocks.score(*request, Timings()))
+    assert_alike(told(answer), told(served.one_by_one([request])[0]))
+
+
 @st.composite
 def requests(draw: st.DrawFn) -> Request:
     """Any request of up to 70 tokens whose matrices are summarised, compared or both."""
@@ -174,6 +193,9 @@ def requests(draw: st.DrawFn) -> Request:
     encoding = draw(st.sampled_from(names))
     others = tuple(name for name in draw(st.lists(st.sampled_from(names), max_size=2)) if name != encoding)
     compare = tuple(dict.fromkeys(others))
+    metrics = draw(st.sampled_from([(), EVERYTHING, ("induction", "tv"), ("distance_profile", "w1")]))
+    if not compare:
+        metrics = tuple(name for name in metrics if name not in OF_PAIRS)
     rows = draw(st.sampled_from([None, None, None, ("-1",), ("0:5",), ("::3",)]))
     options = AttentionOptions(
         encoding=encoding,
@@ -182,7 +204,7 @@ def requests(draw: st.DrawFn) -> Request:
         causal=causal,
         returns=draw(st.sampled_from([("summary",), (*MATRICES, "summary"), ("weights", "summary")]))
         + (("comparison",) if compare else ()),
-        metrics=draw(st.sampled_from([(), EVERYTHING, ("induction", "tv"), ("distance_profile", "w1")])),
+        metrics=metrics,
         rows=None if rows is None else Selection.of("rows", rows),
         head=draw(st.sampled_from([None, None, Selection.of("head", ("0",))])),
         top_k=draw(st.sampled_from([None, None, 1])),
