@@ -51,6 +51,11 @@ class Board:
         """What each process has written there."""
         return self._rows[:, column].copy()
 
+    def columns(self, first: int, count: int) -> list[list[float]]:
+        """What each process has written in so many columns."""
+        found: list[list[float]] = self._rows[:, first : first + count].tolist()
+        return found
+
     def erase(self, process: int, first: int, count: int) -> None:
         """Sets columns of a process that is dead to 0."""
         self._rows[process, first : first + count] = 0

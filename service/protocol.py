@@ -17,6 +17,7 @@ from service.exchange import Exchange, new_id
 from service.express.express import Express
 from service.middleware import CROWDED, NOSNIFF, UPGRADE, crowded
 from service.sending import SENDING, Sending
+from service.siblings import Siblings
 from service.telemetry import OTHER
 from service.wire import media, problem
 
@@ -76,6 +77,9 @@ class Protocol(HttpToolsProtocol):
     the health of the process; the others are refused unread.
 
     What comes between two requests is offered to `express` before it is read.
+
+    Where one of the `siblings` has fewer connections it is handed on, before anything is read. One that was `adopted`
+    comes from a sibling, which has counted it: it stays.
     """
 
     partial_seconds = 1.0
@@ -88,6 +92,8 @@ class Protocol(HttpToolsProtocol):
         stall_seconds: float = 60.0,
         most: int = 1 << 20,
         express: Express | None = None,
+        siblings: Siblings | None = None,
+        adopted: bool = False,
         **named: Any,
     ) -> None:
         super().__init__(*arguments, **named)
@@ -96,6 +102,9 @@ class Protocol(HttpToolsProtocol):
         self.most = most
         self.express = express
         self.telemetry = express.telemetry if express is not None else None
+        self.siblings = siblings
+        self.adopted = adopted
+        self._handed_on = False
         self._extra = False
         """Whether this is a connection too many."""
         self._heading = False
@@ -134,6 +143,13 @@ class Protocol(HttpToolsProtocol):
         self._closing = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        if not self.adopted:
+            if self.siblings is not None and self.siblings.hand_on(transport):
+                self._handed_on = True
+                transport.abort()  # closes what is this process's of it; nothing is sent
+                return
+            if self.telemetry is not None:
+                self.telemetry.connected()
         super().connection_made(transport)
         self.flow: Flow = Flow(transport)
         self.sending = Sending(transport)
@@ -146,6 +162,10 @@ class Protocol(HttpToolsProtocol):
         self._begin_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._handed_on:
+            return
+        if self.telemetry is not None:
+            self.telemetry.disconnected()
         if self._partial is not None:
             # As far as its head at least: it counts as one whose client has left.
             self._parse(self._end_partial()[:SLICE])

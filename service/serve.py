@@ -22,10 +22,11 @@ from service.engine.device import CPU, DeviceError
 from service.engine.session import Sessions
 from service.keys import KeysError
 from service.protocol import Protocol
-from service.server import PortTaken, Server, bind, descriptors, join
+from service.server import SPREADS, PortTaken, Server, bind, descriptors, join
 from service.settings import Settings
 from service.shared_memory.mapping import OBJECTS
 from service.shared_memory.regions import Regions
+from service.siblings import Siblings
 from service.supervisor import FAILED, OK, Supervisor, Ties
 
 
@@ -64,13 +65,17 @@ def _run(settings: Settings, console: Console, regions: Regions | None = None) -
     if processes == 1:
         return _serve(app, bound, console, announce)
 
+    siblings = Siblings(service.telemetry) if SPREADS else None
+
     def work(process: int, ties: Ties) -> int:
         service.enter(process)
-        return _serve(app, join(bound), console, ties.ready, ties.lifeline)
+        return _serve(app, join(bound), console, ties.ready, ties.lifeline, siblings)
 
     def died(process: int) -> None:
         service.telemetry.forget(process)
         service.reloading.forget(process)
+        if siblings is not None:
+            siblings.forget(process)
 
     return Supervisor(processes, work, up=announce, died=died).run()
 
@@ -93,6 +98,7 @@ def _serve(
     console: Console,
     announce: Callable[[], None],
     lifeline: int | None = None,
+    siblings: Siblings | None = None,
 ) -> int:
     service: Service = app.state.service
     settings = service.settings
@@ -102,8 +108,9 @@ def _serve(
             Protocol,
             header_seconds=settings.header_seconds,
             stall_seconds=settings.stall_seconds,
-            most=descriptors(settings.connections),
+            most=descriptors(settings.connections, 0 if siblings is None else siblings.descriptors),
             express=app.state.express,
+            siblings=siblings,
         ),
         ws="none",
         lifespan="on",
@@ -113,7 +120,7 @@ def _serve(
         timeout_keep_alive=settings.keep_alive_seconds,
         timeout_graceful_shutdown=1,  # the server has waited for its requests by then
     )
-    server = Server(config, service.lifecycle, settings.drain_seconds, announce, lifeline)
+    server = Server(config, service.lifecycle, settings.drain_seconds, announce, lifeline, siblings)
     try:
         server.run(sockets=[listening])
     except SystemExit:  # uvicorn's way to say that the lifespan failed; the log has the reason

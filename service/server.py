@@ -16,6 +16,7 @@ import uvicorn
 
 from service.lifecycle import Lifecycle
 from service.settings import Settings
+from service.siblings import Siblings
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,8 @@ class Server(uvicorn.Server):
     see it is not ready and new work is refused in words rather than by a reset.
 
     `announce` is called once it listens. With `lifeline`, a file descriptor, it is one of several: it ends when that
-    reads as ended, and leaves SIGINT to the supervisor.
+    reads as ended, and leaves SIGINT to the supervisor. Connections that `siblings` hand on are taken over until no
+    more are accepted.
     """
 
     def __init__(
@@ -51,12 +53,14 @@ class Server(uvicorn.Server):
         drain_seconds: float,
         announce: Callable[[], None],
         lifeline: int | None = None,
+        siblings: Siblings | None = None,
     ) -> None:
         super().__init__(config)
         self.lifecycle = lifecycle
         self.drain_seconds = drain_seconds
         self.announce = announce
         self.lifeline = lifeline
+        self.siblings = siblings
         self.drained = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -69,15 +73,31 @@ class Server(uvicorn.Server):
         self._end()
 
     def _end(self) -> None:
-        self.lifecycle.drain()
+        self._drain()
         self.should_exit = True
+
+    def _drain(self) -> None:
+        self.lifecycle.drain()
+        if self.siblings is not None:
+            self.siblings.leave()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         if self.lifeline is not None:
             asyncio.get_running_loop().add_reader(self.lifeline, self._orphaned)
         await super().startup(sockets)
+        if self.siblings is not None:
+            self.siblings.begin(self._adopted)
         _settle()
         self.announce()
+
+    def _adopted(self) -> asyncio.Protocol:
+        protocol: asyncio.Protocol = self.config.http_protocol_class(
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+            adopted=True,  # type: ignore[call-arg]
+        )
+        return protocol
 
     def _orphaned(self) -> None:
         assert self.lifeline is not None
@@ -85,11 +105,13 @@ class Server(uvicorn.Server):
         self._end()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self.lifecycle.drain()
+        self._drain()
         await asyncio.sleep(NOTICE)
         self.drained = await self._idle(self.drain_seconds)
         for server in self.servers:
             server.close()
+        if self.siblings is not None:
+            self.siblings.end(self._adopted)
         if self.drained:  # what was accepted in the last moment still gets its refusal
             await asyncio.sleep(LAST_MOMENT)
             await self._idle(1.0)
@@ -159,20 +181,21 @@ SPARE = 256
 """File descriptors for everything but connections."""
 
 
-def descriptors(connections: int) -> int:
-    """Makes room for so many connections in this process; returns how many it has room for."""
+def descriptors(connections: int, others: int = 0) -> int:
+    """Makes room for so many connections in this process, and for other files that are many; returns how many
+    connections it has room for."""
     if sys.platform == "win32":
         return connections
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + SPARE
+    wanted = connections + others + SPARE
     if soft != resource.RLIM_INFINITY and soft < wanted:
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return connections
-    room = max(1, soft - SPARE)
+    room = max(1, soft - others - SPARE)
     logger.warning(
         "the system allows %d open files: at most %d connections are taken (ATTENTION_CONNECTIONS)", soft, room
     )

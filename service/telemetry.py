@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
@@ -221,7 +222,8 @@ class Telemetry:
             "How long it took, before the service was ready, to read the models and to warm them up.",
             most=True,
         )
-        self._ready, self._memory, self._files, self._began = (board.take(count) for count in (1, 2, 1, 1))
+        self._ready, self._connections = board.take(1), board.take(1)
+        self._memory, self._files, self._began = (board.take(count) for count in (2, 1, 1))
         self._asked: Callable[[], float] = lambda: 0.0
         self._waiting: Callable[[], Queues] = dict
         # What one of the processes tells of the GPU: its number and 1, bytes, whether its load is known, and that.
@@ -378,6 +380,23 @@ class Telemetry:
         self.board.row[self._ready] = self._asked()
         return {"ready": int(self.board.column(self._ready).sum()), "all": self.board.processes}
 
+    def loads(self) -> list[float]:
+        """Open connections of each process, infinitely many of one that takes no work, as far as it has said so."""
+        present = self.board.columns(self._ready, 2)
+        return [connections if ready else inf for ready, connections in present]
+
+    def leave(self) -> None:
+        """This process takes no more work."""
+        self.board.row[self._ready] = 0
+
+    def connected(self) -> None:
+        """One connection more is open."""
+        self.board.row[self._connections] += 1
+
+    def disconnected(self) -> None:
+        """One connection less is open."""
+        self.board.row[self._connections] -= 1
+
     def began(self, endpoint: str) -> None:
         """One request is under way."""
         self.board.row[self._inflight_at.get(endpoint, self._inflight_at[OTHER])] += 1
@@ -527,7 +546,12 @@ class Telemetry:
         for one in self._served:
             sessions.add_metric((one.model, one.encoding, one.provider, one.opset, one.digest), 1.0)
         build = InfoMetricFamily("attention_build", "What this process is made of.", self._versions)
-        return [taking, processes, sessions, build, *self._of_gpu()]
+        connections = GaugeMetricFamily(
+            "attention_connections", "Open connections of each process that serves.", labels=("process",)
+        )
+        for process, count in enumerate(self.board.column(self._connections)):
+            connections.add_metric((str(process),), float(count))
+        return [taking, processes, connections, sessions, build, *self._of_gpu()]
 
     def _of_gpu(self) -> list[Metric]:
         """Of the device, whichever process has told of it; without series where none has."""
