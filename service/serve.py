@@ -77,7 +77,11 @@ def _run(settings: Settings, console: Console, regions: Regions | None = None) -
         if siblings is not None:
             siblings.forget(process)
 
-    return Supervisor(processes, work, up=announce, died=died).run()
+    try:
+        return Supervisor(processes, work, up=announce, died=died).run()
+    finally:
+        if siblings is not None:
+            siblings.close()
 
 
 def _processes(settings: Settings, provider: str) -> int:

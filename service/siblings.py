@@ -113,6 +113,10 @@ class Siblings:
             connection.close()
             self._telemetry.disconnected()
 
+    def close(self) -> None:
+        for end in (*self._into, *self._out):
+            end.close()
+
     def _waiting(self, process: int) -> int:
         fcntl.ioctl(self._out[process], termios.FIONREAD, self._number)
         return self._number[0]

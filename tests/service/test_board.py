@@ -23,6 +23,7 @@ assert os.waitpid(child, 0)[1] == 0
 board.row[first] += 1
 assert board.totals().tolist() == [6.0, 0.25]
 assert board.column(first).tolist() == [1.0, 0.0, 5.0]
+assert board.columns(first, 2) == [[1.0, 0.0], [0.0, 0.0], [5.0, 0.25]]
 """
 
 

@@ -140,12 +140,22 @@ def test_request_ids_are_nobody_elses(service: Process) -> None:
 def http_id(service: Process) -> str:
     connection = connect(service)
     try:
-        connection.request("GET", "/models")
-        answer = connection.getresponse()
-        answer.read()
-        return answer.getheader("x-request-id") or ""
+        return id_over(connection)
     finally:
         connection.close()
+
+
+def id_over(connection: http.client.HTTPConnection) -> str:
+    connection.request("GET", "/models")
+    answer = connection.getresponse()
+    answer.read()
+    assert answer.status == 200
+    return answer.getheader("x-request-id") or ""
+
+
+def name(connection: http.client.HTTPConnection) -> str:
+    """Of the process that answers."""
+    return id_over(connection).rpartition("-")[0]
 
 
 def test_the_counts_of_clients_are_those_of_the_metrics_whichever_process_tells(service: Process) -> None:
@@ -197,6 +207,7 @@ def test_statistics_of_the_protocol_are_those_of_all(service: Process) -> None:
     before = inferences()
     for _ in range(20):
         assert ask(service, "POST", "/attention?encoding=alibi", BODY)[0] == 200
+    until(lambda: inferences() == before + 20)  # the last one counts once its answer has been handed over
     assert {inferences() for _ in range(6)} == {before + 20}
 
 
@@ -257,6 +268,11 @@ def test_a_process_that_is_killed_under_load_comes_back_and_the_others_serve_on(
             load.over.set()
         for client in clients:
             client.result(PATIENCE)
+        until(lambda: counts.total(metrics(service), "attention_connections") == 1)
+        kept = [connect(service) for _ in range(8)]
+        assert set(Counter(map(name, kept)).values()) == {4}, "it takes its part of what is opened then"
+        for connection in kept:
+            connection.close()
         assert len(load.broken) <= 16, "at most what was under way at the process that was killed"
         assert set(load.statuses) == {200, 422}
         assert other in workers(service)

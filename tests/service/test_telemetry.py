@@ -197,6 +197,7 @@ def test_a_dead_process_has_no_present_but_its_counts_stay() -> None:
     telemetry.enter(1)
     finish(telemetry, Exchange("id", "/attention", encoding="rope", status=200), 0.0065)
     telemetry.began("/attention")
+    telemetry.connected()
     telemetry.enter(0)
     before = values(telemetry)
     telemetry.forget(1)
@@ -204,6 +205,8 @@ def test_a_dead_process_has_no_present_but_its_counts_stay() -> None:
     assert counts.changes({}, after, "attention_requests_total") == {("rope", "/attention", "200"): 1}
     assert counts.total(before, "attention_inflight_requests") == 1
     assert counts.total(after, "attention_inflight_requests") == 0
+    assert before[series("attention_connections", process="1")] == 1
+    assert after[series("attention_connections", process="1")] == 0
     assert after[series("attention_queue_requests", encoding="rope")] == 2
     assert after[series("attention_queue_oldest_seconds", encoding="rope")] == 1
     assert after[series("attention_processes", state="ready")] == 1
