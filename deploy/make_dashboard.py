@@ -334,6 +334,11 @@ def runtime() -> Row:
                 ("process_open_fds", "files {{instance}}"),
             ),
             lines(
+                "Connections",
+                "Open connections of each process.",
+                ("attention_connections", "{{instance}} {{process}}"),
+            ),
+            lines(
                 "Processes",
                 "Processes of each instance that take work, and that do not.",
                 ("attention_processes", "{{instance}} {{state}}"),
