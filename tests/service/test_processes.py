@@ -77,11 +77,19 @@ class Load:
 
     service: Process
     path: str = "/attention?heads=4"
+    renewed: float = 0.02
+    """After so many of the answers a client takes a new connection."""
     statuses: Counter[int] = field(default_factory=Counter)
     broken: list[str] = field(default_factory=list)
     refused: int = 0
-    names: set[str] = field(default_factory=set)
+    ids: set[str] = field(default_factory=set)
+    """Of the requests that were answered."""
     over: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def names(self) -> set[str]:
+        """Of the processes that answered."""
+        return {one.rpartition("-")[0] for one in self.ids.copy()}
 
     def client(self, requests: int | None = None) -> None:
         dice = random.Random(requests)
@@ -93,10 +101,10 @@ class Load:
                     answer = connection.getresponse()
                     answer.read()
                     self.statuses[answer.status] += 1
-                    self.names.add((answer.getheader("x-request-id") or "").rpartition("-")[0])
+                    self.ids.add(answer.getheader("x-request-id") or "")
                     served = True
                     requests = requests if requests is None else requests - 1
-                    if answer.getheader("connection") == "close" or dice.random() < 0.02:
+                    if answer.getheader("connection") == "close" or dice.random() < self.renewed:
                         break
             except (OSError, http.client.HTTPException) as error:
                 if served:
@@ -303,6 +311,29 @@ def test_sigterm_under_load_loses_no_request_of_any_process() -> None:
         assert load.broken == []
         assert set(load.statuses) == {200, 422, 503}
         assert len(load.names) == 2
+
+
+def test_sigterm_while_each_request_has_a_connection_of_its_own_loses_none_that_was_read() -> None:
+    """Many of them are handed from one process to the other, also while both drain."""
+    with (
+        serving(processes="2", access_log="true", log_format="json") as service,
+        ThreadPoolExecutor(12) as threads,
+    ):
+        until(lambda: ready(service) == 2)
+        load = Load(service, renewed=1.0)
+        clients = [threads.submit(load.client) for _ in range(12)]
+        try:
+            until(lambda: load.statuses[200] > 200)
+            service.child.send_signal(signal.SIGTERM)
+            assert service.wait(15) == 0, "".join(service.output)
+        finally:
+            load.over.set()
+        for client in clients:
+            client.result(PATIENCE)
+    lines = [json.loads(line) for line in service.output if line.startswith("{")]
+    logged = {line["request_id"]: line["status"] for line in lines if line.get("endpoint") == "/attention"}
+    assert set(logged.values()) == {200, 422, 503}
+    assert set(logged) == load.ids
 
 
 def test_processes_end_when_their_supervisor_is_killed() -> None:
