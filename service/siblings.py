@@ -58,7 +58,8 @@ class Siblings:
 
     def hand_on(self, transport: asyncio.Transport) -> bool:
         """Whether another process serves this connection, of which nothing has been read: it is then for this one to
-        let go of it. Where the other one's queue is full, it stays.
+        let go of it; until it has, the other one's close does not reach the client. Where the other's queue is full,
+        the connection stays.
         """
         process = self._telemetry.board.process
         other = least(process, self._telemetry.loads(), self._waiting)

@@ -9,7 +9,8 @@ import signal
 import socket
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
@@ -22,9 +23,8 @@ from service.board import Board
 from service.server import SPREADS
 from service.siblings import Siblings, least
 from service.telemetry import Telemetry
-from tests.service import counts
 from tests.service.process import Process, serving
-from tests.service.test_processes import BODY, HEADERS, connect, metrics, name, ready, until, workers
+from tests.service.test_processes import BODY, HEADERS, connect, name, open_over, ready, until, workers
 
 pytestmark = pytest.mark.skipif(not SPREADS, reason="connections are spread on Linux only")
 
@@ -165,13 +165,37 @@ def four() -> Iterator[Process]:
 @pytest.fixture(params=["two", "four"])
 def service(request: pytest.FixtureRequest) -> Process:
     found: Process = request.getfixturevalue(request.param)
-    until(lambda: sum(open_(found)) == 1)  # that which asks
     return found
 
 
-def open_(service: Process) -> list[int]:
-    """How many connections each process has open."""
-    return [int(value) for (name, _), value in metrics(service).items() if name == "attention_connections"]
+@dataclass
+class Clients:
+    """Connections that are kept; the first of them is the only one that is open when the others begin."""
+
+    service: Process
+    kept: list[http.client.HTTPConnection] = field(default_factory=list)
+
+    def more(self, connections: int) -> list[http.client.HTTPConnection]:
+        """Made, but not opened."""
+        found = [connect(self.service) for _ in range(connections)]
+        self.kept += found
+        return found
+
+    def open(self) -> int:
+        """How many all processes count as open."""
+        return open_over(self.kept[0])
+
+
+@contextmanager
+def clients(service: Process) -> Iterator[Clients]:
+    found = Clients(service)
+    (first,) = found.more(1)
+    try:
+        until(lambda: open_over(first) == 1)
+        yield found
+    finally:
+        for connection in found.kept:
+            connection.close()
 
 
 def differ(found: Counter[str], processes: int) -> int:
@@ -183,14 +207,32 @@ def differ(found: Counter[str], processes: int) -> int:
 def pid_of(service: Process, connection: http.client.HTTPConnection) -> int:
     """The process that has the connection, as the system tells."""
     here, there = (f"{end[1]:04X}" for end in (connection.sock.getsockname(), connection.sock.getpeername()))
-    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    (inode,) = (line[9] for line in lines if line[1].endswith(f":{there}") and line[2].endswith(f":{here}"))
-    (pid,) = (
-        pid
-        for pid in workers(service)
-        if any(os.readlink(file) == f"socket:[{inode}]" for file in Path(f"/proc/{pid}/fd").iterdir())
-    )
-    return pid
+    (inode,) = (line[9] for line in sockets() if line[1].endswith(f":{there}") and line[2].endswith(f":{here}"))
+
+    def found() -> list[int]:
+        return [pid for pid in workers(service) if f"socket:[{inode}]" in files(pid)]
+
+    until(lambda: len(found()) == 1)  # who hands it on lets go of it a moment after the other has it
+    return found()[0]
+
+
+def files(pid: int) -> set[str]:
+    """What a process has open."""
+    names = set()
+    for file in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            names.add(os.readlink(file))
+    return names
+
+
+def accepted(service: Process) -> int:
+    """How many connections some process has accepted, as the system tells: they have an inode."""
+    port, established = f":{service.port:04X}", "01"
+    return sum(line[1].endswith(port) and line[3] == established and line[9] != "0" for line in sockets())
+
+
+def sockets() -> list[list[str]]:
+    return [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
 
 
 @pytest.mark.parametrize("connections", [8, 40])
@@ -198,64 +240,49 @@ def test_connections_that_are_opened_one_after_the_other_differ_by_at_most_one(
     service: Process, connections: int
 ) -> None:
     processes, found = len(workers(service)), Counter[str]()
-    with ExitStack() as stack:
-        kept = [connect(service) for _ in range(connections)]
-        for connection in kept:
-            stack.callback(connection.close)
+    with clients(service) as opened:
+        opened.more(connections - 1)
+        for connection in opened.kept:
             found[name(connection)] += 1
             assert differ(found, processes) <= 1
-        assert Counter(map(name, kept)) == found, "each stays where it is"
-        assert sum(open_(service)) == connections + 1
+        assert Counter(map(name, opened.kept)) == found, "each stays where it is"
+        assert opened.open() == connections
 
 
 def test_connections_that_are_opened_at_once_are_spread_and_all_are_answered(two: Process) -> None:
-    until(lambda: sum(open_(two)) == 1)
-    with ExitStack() as stack:
-        kept = [connect(two) for _ in range(40)]
-        for connection in kept:
-            stack.callback(connection.close)
+    with clients(two) as opened:
+        for connection in opened.more(39):
             connection.connect()
         # The two choose at the same time, and neither sees what the other is about to do.
-        assert differ(Counter(map(name, kept)), 2) <= 2
+        assert differ(Counter(map(name, opened.kept)), 2) <= 2
 
 
 def test_the_next_connections_go_where_others_have_closed(service: Process) -> None:
-    with ExitStack() as stack:
-        kept = [connect(service) for _ in range(16)]
-        names = [name(connection) for connection in kept]
-        for connection in kept:
-            stack.callback(connection.close)
-        before = Counter(names)
-        for connection, one in zip(kept, names, strict=True):
-            if one == names[0]:
-                connection.close()
-        until(lambda: sum(open_(service)) == 17 - before[names[0]])
-        for _ in range(before[names[0]]):
-            more = connect(service)
-            stack.callback(more.close)
-            assert name(more) == names[0]
+    with clients(service) as opened:
+        names = {connection: name(connection) for connection in (*opened.kept, *opened.more(15))}
+        left = [connection for connection, one in names.items() if one != names[opened.kept[0]]]
+        freed = names[left[0]]
+        leaving = [connection for connection in left if names[connection] == freed]
+        for connection in leaving:
+            connection.close()
+        until(lambda: opened.open() == 16 - len(leaving))
+        assert {name(connection) for connection in opened.more(len(leaving))} == {freed}
 
 
 def test_all_processes_are_filled_before_a_connection_is_one_too_many(four: Process) -> None:
-    until(lambda: sum(open_(four)) == 1)
-    with ExitStack() as stack:
-        for _ in range(40):
-            connection = connect(four)
-            stack.callback(connection.close)
+    with clients(four) as opened:
+        for connection in opened.more(39):
             name(connection)
-        more = connect(four)
-        stack.callback(more.close)
-        more.request("GET", "/models")
-        assert more.getresponse().status == 503
+        (last,) = opened.more(1)
+        last.request("GET", "/models")
+        assert last.getresponse().status == 503
 
 
 def test_one_process_that_drains_leaves_new_connections_to_the_others(four: Process) -> None:
-    """And answers what it has, of which three in four came to it from others."""
-    until(lambda: sum(open_(four)) == 1)
-    with ExitStack() as stack:
-        slow = [connect(four) for _ in range(8)]
+    """And answers what it has, whoever accepted it."""
+    with clients(four) as opened:
+        slow = [*opened.kept, *opened.more(7)]
         for connection in slow:
-            stack.callback(connection.close)
             name(connection)
             connection.putrequest("POST", "/attention?heads=4")
             for header in {**HEADERS, "content-length": str(len(BODY))}.items():
@@ -265,11 +292,9 @@ def test_one_process_that_drains_leaves_new_connections_to_the_others(four: Proc
         assert [pid_of(four, one) for one in slow].count(doomed) == 2
         os.kill(doomed, signal.SIGTERM)
         until(lambda: ready(four) == 3)
-        for _ in range(24):
-            connection = connect(four)
+        for connection in opened.more(12):
             connection.request("POST", "/attention?heads=4", BODY, HEADERS)
             assert connection.getresponse().status == 200
-            connection.close()
         assert doomed in workers(four)
         for connection in slow:
             connection.send(BODY[-10:])
@@ -279,36 +304,22 @@ def test_one_process_that_drains_leaves_new_connections_to_the_others(four: Proc
 
 
 def test_what_waits_for_a_process_that_is_killed_is_answered_by_another(two: Process) -> None:
-    until(lambda: sum(open_(two)) == 1)
-    with ExitStack() as stack:
-        awake, asleep, *others = (connect(two) for _ in range(42))
-        for connection in (awake, asleep, *others):
-            stack.callback(connection.close)
-        assert name(awake) != name(asleep)
+    with clients(two) as opened:
+        awake, asleep, *others = (*opened.kept, *opened.more(41))
+        who = name(awake)
+        assert name(asleep) != who
         doomed = pid_of(two, asleep)
         os.kill(doomed, signal.SIGSTOP)
         for connection in others:
             connection.request("GET", "/models")
         # The system gives about half of them to each, and that which is awake hands on about half of its own.
-        until(lambda: accepted(two) - open_over(awake) >= 2)
+        until(lambda: accepted(two) - opened.open() >= 2)
         due = accepted(two) - 2
         os.kill(doomed, signal.SIGKILL)
-        answered = 0
+        answered = Counter[str]()
         for connection in others:
             with suppress(ConnectionError):  # nobody had accepted it
-                answered += connection.getresponse().status == 200
-        assert answered >= due
+                answered[(connection.getresponse().getheader("x-request-id") or "").rpartition("-")[0]] += 1
+        assert set(answered) == {who}
+        assert answered.total() >= due
     until(lambda: ready(two) == 2)
-
-
-def accepted(service: Process) -> int:
-    """How many connections some process has accepted, as the system tells: they have an inode."""
-    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    port, established = f":{service.port:04X}", "01"
-    return sum(line[1].endswith(port) and line[3] == established and line[9] != "0" for line in lines)
-
-
-def open_over(connection: http.client.HTTPConnection) -> int:
-    """How many all processes have open, asked over a connection that is there."""
-    connection.request("GET", "/metrics")
-    return int(counts.total(counts.parse(connection.getresponse().read().decode()), "attention_connections"))
