@@ -71,6 +71,20 @@ class Watch(threading.Thread):
         return Sample(time.monotonic(), cpu, times.user + times.system, resident)
 
 
+class Resident:
+    """The memory of a service, all of its processes together."""
+
+    def __init__(self, service: int) -> None:
+        self._supervisor = psutil.Process(service)
+
+    def megabytes(self) -> float:
+        total = 0
+        for process in (self._supervisor, *self._supervisor.children()):
+            with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                total += _resident(process)
+        return round(total / 1e6, 1)
+
+
 def _resident(process: psutil.Process) -> int:
     """Of a page that several processes share each has its part, so that it counts once."""
     memory = process.memory_full_info()

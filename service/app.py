@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 from starlette.routing import Route
 
-from service import __version__, gpu, tracing
+from service import __version__, gpu, tracing, vitals
 from service.admission import Limits as RequestLimits
 from service.analysis.analyst import Analyst, analysis_folder
 from service.analysis.given import Studies
@@ -40,6 +40,7 @@ from service.lifecycle import Lifecycle
 from service.logs import RequestLog
 from service.middleware import Observed
 from service.peers import Peers
+from service.reclaim import Reclaim
 from service.reloading import Reloading
 from service.rope_resolver import RopeResolver
 from service.routes import (
@@ -228,7 +229,6 @@ def _assemble(
         RequestLimits(cells=settings.request_cells),
         padding=policy if isinstance(policy, GpuPolicy) else None,
         large=Bounds(settings.request_cells, settings.queue_cells, at_once=max(2, engine.workers)),
-        give_back=sessions.give_back,
         analyst=analyst,
     )
     lifecycle = Lifecycle(lambda: engine.health if catalogue.models else "no exported models were found")
@@ -302,6 +302,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             asyncio.create_task(_beat(service, app.state.express.shared)),
             asyncio.create_task(service.reloading.follow()),
         ]
+        if vitals.known():
+            tasks.append(asyncio.create_task(_reclaim(service)))
         if service.keys is not None:
             tasks.append(asyncio.create_task(service.keys.follow()))
         yield
@@ -353,6 +355,16 @@ async def _beat(service: Service, shared: SharedExpress | None) -> None:
         due = loop.time() + BEAT
         await asyncio.sleep(BEAT)
         service.telemetry.lagged(max(0.0, loop.time() - due))
+
+
+async def _reclaim(service: Service) -> None:
+    """Gives back what this process needed and needs no more."""
+    engine, scoring = service.engine, service.scoring
+    sweeps = (scoring.tables.cache.sweep, scoring.sweep)
+    reclaim = Reclaim(engine.largest_run, lambda: engine.relieved(service.sessions.give_back), sweeps)
+    while True:
+        await asyncio.sleep(BEAT)
+        await reclaim.look()
 
 
 def _sessions(service: Service) -> Iterable[SessionLabels]:

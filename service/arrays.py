@@ -60,3 +60,7 @@ class DefaultArrays:
             return array[: shape[0]]
         self._cache.put(key, array, array.nbytes)
         return array[: shape[0]]
+
+    def sweep(self) -> None:
+        """Drops those that have not been asked for since this was last called."""
+        self._cache.sweep()

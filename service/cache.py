@@ -20,6 +20,8 @@ class Cache(Generic[Key, Value]):
         self.hits = 0
         self.misses = 0
         self._entries: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
+        self._used: set[Key] = set()
+        """Since the last sweep."""
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -33,6 +35,7 @@ class Cache(Generic[Key, Value]):
                 return None
             self.hits += 1
             self._entries.move_to_end(key)
+            self._used.add(key)
             return entry[0]
 
     def put(self, key: Key, value: Value, size: int) -> None:
@@ -43,11 +46,22 @@ class Cache(Generic[Key, Value]):
             if key in self._entries:
                 self.bytes -= self._entries.pop(key)[1]
             self._entries[key] = (value, size)
+            self._used.add(key)
             self.bytes += size
             while self.bytes > self.capacity:
-                self.bytes -= self._entries.popitem(last=False)[1][1]
+                gone, (_, freed) = self._entries.popitem(last=False)
+                self._used.discard(gone)
+                self.bytes -= freed
+
+    def sweep(self) -> None:
+        """Drops what has neither come nor been asked for since the last sweep."""
+        with self._lock:
+            for key in [key for key in self._entries if key not in self._used]:
+                self.bytes -= self._entries.pop(key)[1]
+            self._used.clear()
 
     def clear(self) -> None:
         with self._lock:
             self._entries.clear()
+            self._used.clear()
             self.bytes = 0

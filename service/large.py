@@ -49,8 +49,6 @@ class Bounds:
     """Cells of those whose turn has not come; one may wait whatever its size."""
     block: int = BLOCK
     at_once: int = 2
-    rest: float = 5.0
-    """Seconds after the last one until what they needed is given back."""
 
 
 @dataclass(slots=True)
@@ -94,18 +92,12 @@ class Work:
 class Large:
     """Runs large requests, `bounds.at_once` at a time in the order in which they came: were all of them under way
     together, all would be late together. Belongs to one event loop.
-
-    `give_back` is called, on a thread, once none has come for some time: it returns to the system what they needed.
     """
 
-    def __init__(
-        self, engine: Runs, tables: TableCache, bounds: Bounds, give_back: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, engine: Runs, tables: TableCache, bounds: Bounds) -> None:
         self._engine = engine
         self._tables = tables
         self._bounds = bounds
-        self._give_back = give_back
-        self._resting: asyncio.TimerHandle | None = None
         self._waiting: dict[object, tuple[Plan, int, float]] = {}
         """Those whose turn has not come: their cells, and since when."""
         self._throughput = Throughput()
@@ -169,7 +161,6 @@ class Large:
             return picked, spent, inquiry
         finally:
             turn.close()
-            self._rest()
 
     async def _turn(self, plan: Plan, cells: int, deadline: float | None) -> Lease:
         """Raises Overloaded, DeadlineExceeded."""
@@ -181,15 +172,6 @@ class Large:
             return await self._turns.take(1, deadline)
         finally:
             del self._waiting[mine]
-
-    def _rest(self) -> None:
-        """One has ended: if no other does in the next seconds, what they needed is given back."""
-        if self._give_back is None:
-            return
-        if self._resting is not None:
-            self._resting.cancel()
-        loop = asyncio.get_running_loop()
-        self._resting = loop.call_later(self._bounds.rest, loop.run_in_executor, None, self._give_back)
 
     async def _parts(
         self,

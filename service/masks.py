@@ -112,6 +112,10 @@ class SightMasks:
     def __init__(self, capacity: int = 16 << 20) -> None:
         self._cache: Cache[tuple[Sight, str, str], tuple[Visible | None]] = Cache(capacity)
 
+    def sweep(self) -> None:
+        """Drops what has not been asked for since this was last called."""
+        self._cache.sweep()
+
     def get(self, sight: Sight, queries: Positions, keys: Positions) -> Visible | None:
         """[1, 1, queries, keys], read-only; None where every key is visible."""
         key = (sight, queries.digest, keys.digest)

@@ -169,6 +169,11 @@ class Parameters:
         self._arrays = DefaultArrays(capacity)
         self._plain: Cache[tuple[str, str, Sizes], ResolvedParameters] = Cache(4096)
 
+    def sweep(self) -> None:
+        """Drops what has not been asked for since this was last called."""
+        self._arrays.sweep()
+        self._plain.sweep()
+
     def resolve(self, encoding: Encoding, given: Given, sizes: Sizes) -> ResolvedParameters:
         """Raises InvalidInput (or ParameterOutOfRange, UnknownName) naming the value that came and those allowed;
         PayloadTooLarge for a default array over the limit.

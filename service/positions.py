@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from jaxtyping import Float
+
+from service.cache import Cache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,7 +30,11 @@ class Positions:
     @classmethod
     def first(cls, count: int) -> Positions:
         """0 .. count - 1."""
-        return _first(count)
+        found = _first.get(count)
+        if found is None:
+            found = cls.of(np.arange(count, dtype=np.float64))
+            _first.put(count, found, found.values.nbytes + 256)
+        return found
 
     def __len__(self) -> int:
         return len(self.values)
@@ -40,6 +45,5 @@ class Positions:
         return int(offending[0]) if offending.size else None
 
 
-@lru_cache(maxsize=1024)
-def _first(count: int) -> Positions:
-    return Positions.of(np.arange(count, dtype=np.float64))
+_first: Cache[int, Positions] = Cache(8 << 20)
+"""Those from 0 on, by how many there are."""

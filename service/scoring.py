@@ -43,8 +43,8 @@ T = TypeVar("T")
 
 __all__ = ["Limits", "PositionTables", "Runs", "Scoring"]
 
-# Encodings of the plans that are kept.
-PLANS = 1024
+# Bytes of the plans that are kept, and about what each has of an encoding, beside its positions.
+PLANS, OF_PART = 16 << 20, 1 << 14
 # Tokens, heads and head_dim of the jobs that show what runs cost.
 SIZES = ((4, 1, 16), (16, 2, 16), (64, 1, 16), (32, 4, 16), (32, 4, 64), (128, 2, 16), (128, 4, 32), (256, 2, 64))
 # Numbers that an inquiry may look at on the event loop.
@@ -79,12 +79,10 @@ class Scoring:
         limits: Limits | None = None,
         padding: Lengths | None = None,
         large: Bounds | None = None,
-        give_back: Callable[[], None] | None = None,
         analyst: Analyst | None = None,
     ) -> None:
         """`padding` says which lengths are computed as longer ones; None: all are computed as they are. Jobs of more
-        than `large.block` cells are computed in blocks; `give_back` is called some time after the last of them.
-        `analyst` makes summaries and comparisons.
+        than `large.block` cells are computed in blocks. `analyst` makes summaries and comparisons.
         """
         self.catalogue = catalogue
         self.engine = engine
@@ -96,7 +94,7 @@ class Scoring:
         self.analyst = analyst or Analyst(analysis_folder(()))
         self._sights = SightMasks()
         bounds = large or Bounds(self.limits.cells, 2 * self.limits.cells)
-        self.large = Large(engine, tables, bounds, give_back)
+        self.large = Large(engine, tables, bounds)
         self._plans: Cache[tuple[AttentionOptions, tuple[int, ...]], Plan] = Cache(PLANS)
 
     async def score(
@@ -297,6 +295,13 @@ class Scoring:
         """What was worked out for requests: the catalogue has changed."""
         self._plans.clear()
 
+    def sweep(self) -> None:
+        """Drops what no request has asked for since this was last called, but for position tables."""
+        self._plans.sweep()
+        self._parameters.sweep()
+        self._sights.sweep()
+        self.analyst.sweep()
+
     async def samples(self) -> list[Job]:
         """A small job for every encoding of every model, as a warm-up: what is ready has answered once."""
         return [
@@ -355,7 +360,8 @@ class Scoring:
         plan = self._plans.get(key)
         if plan is None:
             plan, queries, keys = self._plan(input, options)
-            self._plans.put(key, plan, len(plan.parts))
+            positions = len(plan.layout.query_positions) + len(plan.layout.key_positions)
+            self._plans.put(key, plan, len(plan.parts) * OF_PART + 8 * positions)
             return plan, queries, keys
         keys = np.ascontiguousarray(embeddings, dtype=np.float32).reshape(plan.layout.query_shape)
         return plan, plan.layout.chosen(keys), keys

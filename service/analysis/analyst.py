@@ -122,6 +122,11 @@ class Analyst:
         """What the graphs are for, by their names."""
         return {self.rows.name: SUMMARY, self.pairs.name: COMPARISON}
 
+    def sweep(self) -> None:
+        """Drops what has not been asked for since this was last called."""
+        self._feeds.sweep()
+        self._baselines.sweep()
+
     def behind(self, graph: Graph) -> Graph:
         """A scores graph that gives the numbers of its rows as well."""
         return replace(graph, behind=self.rows.path)

@@ -122,6 +122,8 @@ class Engine:
         self._failures = 0
         self._known_good: Job | None = None
         self._checking: asyncio.Task[None] | None = None
+        self._largest = 0
+        self._giving_back = False
 
     # What others may ask
 
@@ -178,6 +180,12 @@ class Engine:
     def running_jobs(self) -> int:
         return sum(len(batch.entries) for _, batch in self._workers.running)
 
+    def largest_run(self) -> int:
+        """Cells of the largest run that was made since this was last asked, or is made now."""
+        running = [sum(entry.job.cells for entry in batch.entries) for _, batch in self._workers.running]
+        largest, self._largest = max((self._largest, *running)), 0
+        return largest
+
     @property
     def waiting_requests(self) -> int:
         """Calls of `run` that have not returned."""
@@ -231,6 +239,16 @@ class Engine:
             raise NotReady(self._suspended) from error
         return result
 
+    async def relieved(self, give_back: Callable[[], None]) -> None:
+        """Calls this on a thread. Runs that need memory wait while that is given back, so the event loop makes none."""
+        self._giving_back = True
+        try:
+            while len(self._inline):
+                await asyncio.sleep(0)
+            await asyncio.to_thread(give_back)
+        finally:
+            self._giving_back = False
+
     async def stop(self, timeout: float = 30.0) -> bool:
         """Refuses new work, lets what was admitted finish, ends the workers. False where `timeout` seconds were too
         few.
@@ -267,7 +285,7 @@ class Engine:
         """
         if not jobs:
             return []
-        small = self._policy.inline(jobs) and all(map(self._runner.ready, jobs))
+        small = not self._giving_back and self._policy.inline(jobs) and all(map(self._runner.ready, jobs))
         if (reason := self._closed if small else self.health) is not None:
             refusal = Draining(reason) if self._draining else NotReady(reason)
             tell(self._observer.rejected, refusal.reason)
@@ -280,9 +298,11 @@ class Engine:
 
     def room(self, job: Job) -> int:
         """How many jobs like this one may share a run on the event loop; 0 where it is too large for that, has to wait
-        for its session, or no work is taken.
+        for its session or for memory, or no work is taken.
         """
-        if self._closed is not None or not self._policy.inline((job,)) or not self._runner.ready(job):
+        if self._closed is not None or self._giving_back:
+            return 0
+        if not self._policy.inline((job,)) or not self._runner.ready(job):
             return 0
         share = self._policy.share(job)
         return max(1, min(share.jobs, share.cells // job.cells))
@@ -371,6 +391,7 @@ class Engine:
         if worked:
             entries = done.batch.entries
             cells = sum(ticket.job.cells for ticket in entries)
+            self._largest = max(self._largest, cells)
             # Else it failed, and its members were run again.
             whole = worked[0].batch_jobs == len(entries)
             self._worked(entries[0].job if whole else None, cells, worked[0])

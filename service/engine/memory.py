@@ -126,10 +126,22 @@ class Pool:
         array: np.ndarray = np.asarray(lease).view(kind).reshape(shape)
         return array
 
-    def _take(self, block: int) -> int | None:
+    def give_back(self) -> None:
+        """Frees the blocks that nobody holds."""
+        with self._lock:
+            self._collect()
+            for size, addresses in self._free.items():
+                while addresses:
+                    self._memory.free_host(addresses.pop())
+                    self.bytes -= size
+
+    def _collect(self) -> None:
         while self._returned:
             size, address = self._returned.popleft()
             self._free[size].append(address)
+
+    def _take(self, block: int) -> int | None:
+        self._collect()
         if self._free[block]:
             return self._free[block].pop()
         for size, addresses in self._free.items():

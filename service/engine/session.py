@@ -208,9 +208,11 @@ class Sessions:
         return self.session(graph, outputs, masked, switches).inputs
 
     def give_back(self) -> None:
-        """Returns memory to the system that no run needs now. It takes about a tenth of a second, in which runs that
-        need more memory wait.
+        """Returns memory to the system that no run needs now. It takes about a tenth of a second for a gigabyte, in
+        which runs that need memory wait.
         """
+        if self._binding is not None:
+            self._binding.pool.give_back()
         if self._smallest is None:
             self._smallest = Session(smallest(), Provider(CPU))
         options = onnxruntime.RunOptions()

@@ -18,6 +18,11 @@ from service.wire.arrays import Array
 from service.wire.members import Members, assemble, check_names
 from service.wire.pointer import pointer
 
+CAPACITY = 16 << 20
+"""Bytes of headers that are kept."""
+OF_PLAN = 12 << 10
+"""About what the plan has, beside its positions, that each of them keeps."""
+
 _DTYPES: dict[str, str] = {
     "F64": "<f8",
     "F32": "<f4",
@@ -80,7 +85,7 @@ class _Heads:
     """The headers of answers that were planned alike: they differ in their timings only."""
 
     def __init__(self) -> None:
-        self._known: Cache[tuple[Hashable, str | None, str], tuple[bytes, bytes]] = Cache(1024)
+        self._known: Cache[tuple[Hashable, str | None, str], tuple[bytes, bytes]] = Cache(CAPACITY)
 
     def head(self, result: ScoringResult, dtype: str) -> bytes:
         """The header of an answer whose arrays are packed in their order."""
@@ -92,7 +97,7 @@ class _Heads:
             around = around_timings(result, dtype)
             if around is None:
                 return _head(answer.metadata(result, dtype), answer.arrays(result))
-            self._known.put(key, around, 1)
+            self._known.put(key, around, sum(map(len, around)) + OF_PLAN + 8 * (result.queries + result.keys))
         return _between(around, answer.timings_text(result.timings))
 
 

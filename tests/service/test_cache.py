@@ -40,3 +40,30 @@ def test_the_bound_holds_whatever_comes(entries: list[tuple[int, int]]) -> None:
         assert cache.bytes <= 10
     kept = [cache.get(key) or 0 for key in range(10)]
     assert sum(kept) == cache.bytes
+
+
+def test_what_is_not_asked_for_from_one_sweep_to_the_next_goes() -> None:
+    cache: Cache[str, int] = Cache(10)
+    cache.put("a", 1, 3)
+    cache.put("b", 2, 3)
+    cache.sweep()
+    assert cache.get("a") == 1
+    cache.put("c", 3, 3)
+    cache.sweep()
+    assert [cache.get(name) for name in "abc"] == [1, None, 3]
+    assert (cache.bytes, len(cache)) == (6, 2)
+    cache.sweep()
+    cache.sweep()
+    assert (cache.bytes, len(cache)) == (0, 0)
+
+
+@given(st.lists(st.one_of(st.tuples(st.integers(0, 9), st.integers(1, 5)), st.none())))
+def test_bytes_are_those_of_what_is_kept_whatever_is_swept(steps: list[tuple[int, int] | None]) -> None:
+    cache: Cache[int, int] = Cache(12)
+    for step in steps:
+        if step is None:
+            cache.sweep()
+        else:
+            cache.put(*step, step[1])
+        assert 0 <= cache.bytes <= 12
+    assert cache.bytes == sum(cache.get(key) or 0 for key in range(10))

@@ -415,29 +415,3 @@ def test_a_request_that_was_begun_waits_where_the_queue_is_full(both: Both) -> N
         assert scoring.large.room.free == MOST
 
     both.runner.run(main())
-
-
-def test_what_large_requests_needed_is_given_back_once_after_the_last(both: Both) -> None:
-    async def main() -> None:
-        given: list[float] = []
-        loop = asyncio.get_running_loop()
-        bounds = Bounds(MOST, MOST, block=300, rest=0.05)
-        scoring = Scoring(
-            CATALOGUE,
-            both.engines[0],
-            both.whole.tables,
-            Limits(cells=MOST),
-            large=bounds,
-            give_back=lambda: given.append(loop.time()),
-        )
-        for _ in range(4):
-            await scoring.score(AttentionInput(embeddings=array(40, 8)), AttentionOptions(), Timings())
-        last = loop.time()
-        assert given == []
-        while not given:
-            await asyncio.sleep(0.005)
-        assert given[0] >= last + 0.04
-        await asyncio.sleep(0.1)
-        assert len(given) == 1
-
-    both.runner.run(main())

@@ -201,6 +201,52 @@ def test_the_time_in_the_queue_is_that_from_admission_to_the_run() -> None:
     asyncio.run(main())
 
 
+def test_the_largest_run_is_told_while_it_lasts_and_once_after_it() -> None:
+    async def main() -> None:
+        runner, gate = held()
+        async with running(runner, policy=CpuPolicy(inline_seconds=0)) as engine:
+            (large,) = await begin(engine.run([job(cells=700)]))
+            await entered(runner)
+            assert engine.largest_run() == engine.largest_run() == 700
+            gate.set()
+            await large
+            await engine.run([job(cells=30)])
+            assert engine.largest_run() == 700
+            assert engine.largest_run() == 0
+            await engine.run([job(cells=30)])
+            assert engine.largest_run() == 30
+
+    asyncio.run(main())
+
+
+def test_the_event_loop_makes_no_runs_while_memory_is_given_back() -> None:
+    async def main() -> None:
+        threads: list[int] = []
+
+        def seen(_: list[float]) -> None:
+            threads.append(threading.get_ident())
+
+        def wait() -> None:
+            assert given.wait(PATIENCE)
+
+        given = threading.Event()
+        small = job(cells=4)
+        async with running(FakeRunner(fails=seen, built=True), policy=CpuPolicy(inline_seconds=1)) as engine:
+            await engine.run([small])
+            assert threads == [threading.get_ident()]
+            assert engine.room(small) > 0
+            (giving,) = await begin(engine.relieved(wait))
+            assert engine.room(small) == 0
+            assert only(await engine.run([small])) == 0.0
+            assert threads[-1] != threading.get_ident()
+            given.set()
+            await giving
+            await engine.run([small])
+            assert threads[-1] == threading.get_ident()
+
+    asyncio.run(main())
+
+
 def test_no_jobs_give_no_results() -> None:
     async def main() -> None:
         async with running(FakeRunner()) as engine:

@@ -403,6 +403,19 @@ def test_a_pool_gives_ordinary_memory_where_the_system_has_no_page_locked_one(me
     assert pool.bytes == 0
 
 
+def test_a_pool_gives_back_what_nobody_holds(memory: Counting) -> None:
+    pool = Pool(memory, 1 << 20)
+    held, dropped = pool.empty((4096,), np.uint8), [pool.empty((size,), np.uint8) for size in (1, 5000, 70_000)]
+    held[:] = 7
+    del dropped
+    gc.collect()
+    pool.give_back()
+    assert pool.bytes == 4096
+    assert memory.held() == 1
+    assert (held == 7).all()
+    assert not pool.empty((5000,), np.uint8).flags.owndata
+
+
 def test_an_array_may_be_dropped_by_any_thread() -> None:
     pool = Pool(HostMemory(), 1 << 20)
     held = [pool.empty((100,), np.float32)]
