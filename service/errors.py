@@ -172,9 +172,9 @@ class Overloaded(ServiceError):
 
 
 class BodiesPending(Overloaded):
-    """Bodies that have not come in full take as much memory as they may."""
+    """Bodies that have not come in full, or whose requests wait to be answered, take as much memory as they may."""
 
-    title, reason = "Too many bodies are arriving", "bodies_pending"
+    title, reason = "Too many bodies at once", "bodies_pending"
 
 
 class ClientClosedRequest(ServiceError):

@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,6 +82,8 @@ class Exchange:
     method: str = "POST"
     trace: Mapping[str, str] = field(default_factory=dict)
     """The caller's trace context, by the names of its headers."""
+    claim: Callable[[], None] | None = None
+    """Gives up what the body counts for while its request is under way."""
     body_read: bool = False
     close: bool = False
     """Whether the connection must be closed after this answer."""
@@ -104,6 +106,12 @@ class Exchange:
             exchange.trace = {"traceparent": parent, "tracestate": header(scope, b"tracestate") or ""}
         current.set(request_id)
         return exchange
+
+    def let_go(self) -> None:
+        """Its body is needed no more."""
+        if self.claim is not None:
+            self.claim()
+            self.claim = None
 
     def asks(self, input: AttentionInput) -> None:
         """The body says this."""

@@ -159,6 +159,7 @@ class Observed:
                 raise
             lingers = await self._fail(failure, exchange, scope, send_observed, door)
         finally:
+            exchange.let_go()
             now = time.perf_counter()
             self.telemetry.finished(exchange, now - exchange.began)
             try:

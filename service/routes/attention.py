@@ -111,6 +111,8 @@ class Attention:
             pieces = await download.encode(accepted, result, asked.dtype, asked.arrays)
         timings.serialize = time.perf_counter() - computed
         exchange.answers(result, timings)
+        del content, input
+        exchange.let_go()  # whoever takes an answer slowly holds nothing but that
         await download.send(send, accepted, pieces)
         timings.serialize = time.perf_counter() - computed
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from starlette.types import Message, Receive, Scope
 
@@ -11,25 +12,51 @@ from service.exchange import Exchange, header
 from service.routes.leaving import arrived
 
 TOGETHER = 16
-"""All bodies that are arriving at a process may have so many times the bytes that one may have."""
+"""All bodies of a process, those that are arriving and those of requests that wait for their answer, may have so many
+times the bytes that one may have."""
+LEAST = 64 << 20
+"""And so many at the least, those that came in full: where no body may be large there are many."""
+LIGHT = 1 << 12
+"""Bytes of a body that came in full and is not counted: there are as many as there are connections at most."""
 
 
 class Arriving:
-    """Bytes of the bodies of which a part has come, in one process."""
+    """Bytes of the bodies in one process: `held` of those of which a part has come, `whole` of those whose requests are
+    under way. Where these wait to be computed their cells count, and few cells may have very wide vectors.
+    """
 
     def __init__(self) -> None:
         self.held = 0
+        self.whole = 0
 
     def take(self, count: int, limit: int) -> None:
-        """Raises BodiesPending where they would be too many; nothing is taken then."""
+        """More of one that arrives. Raises BodiesPending where they would be too many; nothing is taken then."""
         if self.held + count > TOGETHER * limit:
-            raise BodiesPending(
-                f"{self.held} bytes of bodies that have not come in full are kept already, the limit is "
-                f"{TOGETHER * limit}, {TOGETHER} times ATTENTION_MAX_BODY_BYTES; try again",
-                retry_after=1.0,
-                limit=TOGETHER * limit,
-            )
+            raise _pending(f"{self.held} bytes of bodies that have not come in full", TOGETHER * limit)
         self.held += count
+
+    def keep(self, exchange: Exchange, count: int, limit: int) -> None:
+        """One that has come in full, until its request is done with it. One is kept whatever its size. Raises
+        BodiesPending.
+        """
+        if count < LIGHT:
+            return
+        most = max(LEAST, TOGETHER * limit)
+        if self.whole and self.whole + self.held + count > most:
+            raise _pending(f"{self.whole + self.held} bytes of bodies", most)
+        self.whole += count
+        exchange.claim = partial(self._release, count)
+
+    def _release(self, count: int) -> None:
+        self.whole -= count
+
+
+def _pending(what: str, limit: int) -> BodiesPending:
+    return BodiesPending(
+        f"{what} are kept already, the limit is {limit}, by ATTENTION_MAX_BODY_BYTES; try again",
+        retry_after=1.0,
+        limit=limit,
+    )
 
 
 arriving = Arriving()
@@ -58,13 +85,16 @@ async def read(scope: Scope, receive: Receive, limit: int, seconds: float, *, co
         content: bytes = message.get("body", b"")
         if len(content) > limit:
             raise too_large(f"{len(content)} bytes", limit)
+        arriving.keep(exchange, len(content), limit)
         return content
     try:
         async with asyncio.timeout(seconds):
-            return await _collect(exchange, receive, limit, message)
+            body = await _collect(exchange, receive, limit, message)
     except TimeoutError:
         exchange.close = True
         raise too_slow(seconds) from None
+    arriving.keep(exchange, len(body), limit)
+    return body
 
 
 async def _collect(exchange: Exchange, receive: Receive, limit: int, first: Message | None = None) -> bytes | bytearray:

@@ -13,6 +13,7 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -20,7 +21,7 @@ import numpy as np
 import pytest
 
 from service.protocol import EXTRA, HEAD_BYTES, HEADERS
-from service.routes.upload import TOGETHER
+from service.routes.upload import LEAST, TOGETHER
 from service.wire import media
 from tests.service import counts, samples
 from tests.service.process import Process, serving
@@ -467,6 +468,45 @@ def test_many_requests_in_one_piece_take_no_memory(service: Process) -> None:
                 pass
         assert get(service, "/health/live")[0] == 200
         assert service.resident - before < 100 << 20
+
+
+HELD = """
+import os, time
+from service.engine.compute import Compute
+run = Compute.__call__
+def held(self, jobs, trigger):
+    while jobs[0].queries.shape[-1] == 8192 and not os.path.exists({gate!r}):
+        time.sleep(0.01)
+    return run(self, jobs, trigger)
+Compute.__call__ = held
+"""
+
+
+def test_wide_bodies_whose_requests_wait_take_the_memory_of_some_and_not_of_all(tmp_path: Path) -> None:
+    """8,192 wide and few tokens: bytes that the cells of what waits do not tell of."""
+    gate, count = tmp_path / "gate", LEAST // (4 * LIMIT) + 8
+    body = samples.npy(np.ones((120, 8192), np.float32))
+    assert 3 * LIMIT < len(body) < 4 * LIMIT
+    with serving(workers="1", max_body_bytes="4MiB", before=HELD.format(gate=str(gate))) as service:
+        post(service, SMALL)
+        before = resident(service)
+        refused: list[bytes] = []
+
+        def client(_: int) -> int:
+            status, content = post(service, body)
+            if status == 429:
+                refused.append(content)
+                if len(refused) == 7:
+                    gate.touch()
+            return status
+
+        with ThreadPoolExecutor(count) as threads:
+            statuses = Counter(threads.map(client, range(count)))
+        assert set(statuses) == {200, 429}
+        assert statuses[429] >= 7
+        assert b"bytes of bodies" in refused[0]
+        assert resident(service) - before < 3 * LEAST
+        assert post(service, body)[0] == 200
 
 
 def test_bodies_that_do_not_end_take_the_memory_of_some_and_not_of_all() -> None:
