@@ -29,8 +29,10 @@ from service.tables import Needs, TableCache
 Mask = Bool[np.ndarray, "#batch #heads #queries keys"]
 
 BLOCK = 1 << 23
-"""A job of more cells than this is cut into blocks of so many: 32 MB of float32. Smaller ones take longer, for each of
-them turns all the keys anew; what runs need besides grows with it, and is kept."""
+"""A job of more cells than this is cut: 32 MB of float32."""
+PIECE = 1 << 22
+"""Cells of the blocks that it is cut into. Runs need up to eight times as much besides. Blocks of twice the size took
+as long, of half the size up to a tenth more: each turns all the keys anew."""
 ANALYSED = 1 << 21
 """The same where the numbers of its rows are wanted as well: they are several passes over what a block computes."""
 WHOLE_TABLES = 1 << 22
@@ -226,7 +228,7 @@ class Large:
             await self._tables.tables(needs) if needs.elements <= WHOLE_TABLES else None for needs in all_needs
         ]
         cells = layout.heads * len(layout.key_positions) * sum(part.matrices for part in work.parts)
-        most = self._bounds.block if work.inquiry is None else min(self._bounds.block, ANALYSED)
+        most = min(self._bounds.block, PIECE if work.inquiry is None else ANALYSED)
         queries, tables = slice(0, 0), list[Tables]()
         for block in blocks(len(work.queries), work.queries.shape[1], cells, most):
             if block.queries != queries:
