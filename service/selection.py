@@ -20,6 +20,8 @@ BLOCK = 1 << 18
 """Numbers ranked at a time, so that what ranks them stays in the processor's cache."""
 FEW = 1 << 15
 """Up to so many numbers are ranked all together; of more, those that cannot be among the largest are left out first."""
+GROUP = 16
+"""Of so many numbers only the largest is ranked to find out which may be left out."""
 HIDDEN = -1
 """Where a row sees fewer keys than were asked for. Its weight, score and terms are 0."""
 
@@ -211,10 +213,16 @@ def _rank_block(weights: np.ndarray, visible: np.ndarray | None, found: np.ndarr
 def _candidates(
     bits: UInt32[np.ndarray, "rows keys"], k: int
 ) -> tuple[UInt32[np.ndarray, "rows candidates"], UInt64[np.ndarray, "rows candidates"]]:
-    """All but 0 that are among the k largest of their row or equal to the least of them, and their keys; filled up
-    with 0."""
-    least = np.maximum(np.partition(bits, -k, axis=-1)[:, -k, None], 1)
-    rows, keys = np.nonzero(bits >= least)
+    """All but 0 that may be among the k largest of their row, and their keys; filled up with 0."""
+    # No row has fewer than k as large as the kth largest of the largest of groups, which are quicker to rank.
+    count, size = len(bits), bits.shape[-1]
+    groups = size // max(1, min(GROUP, size // (4 * k)))
+    whole = size // groups * groups
+    most = bits[:, :whole].reshape(count, -1, groups).max(axis=1)
+    if whole < size:
+        most = np.concatenate([most, bits[:, whole:]], axis=-1)
+    least = np.maximum(np.partition(most, -k, axis=-1)[:, -k, None], 1)
+    rows, keys = np.divmod(np.flatnonzero(bits >= least), size)
     counts = np.bincount(rows, minlength=len(bits))
     places = rows, np.arange(len(rows)) - (np.cumsum(counts) - counts)[rows]
     shape = len(bits), max(k, counts.max())

@@ -489,7 +489,7 @@ def test_wide_bodies_whose_requests_wait_take_the_memory_of_some_and_not_of_all(
     assert 3 * LIMIT < len(body) < 4 * LIMIT
     with serving(workers="1", max_body_bytes="4MiB", before=HELD.format(gate=str(gate))) as service:
         post(service, SMALL)
-        before = resident(service)
+        before = service.resident
         refused: list[bytes] = []
 
         def client(_: int) -> int:
@@ -505,7 +505,7 @@ def test_wide_bodies_whose_requests_wait_take_the_memory_of_some_and_not_of_all(
         assert set(statuses) == {200, 429}
         assert statuses[429] >= 7
         assert b"bytes of bodies" in refused[0]
-        assert resident(service) - before < 3 * LEAST
+        assert service.resident - before < 3 * LEAST
         assert post(service, body)[0] == 200
 
 

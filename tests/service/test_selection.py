@@ -153,6 +153,23 @@ def test_blocks_have_no_seams(monkeypatch: pytest.MonkeyPatch, shape: tuple[int,
     np.testing.assert_array_equal(largest(weights, None, 4), oracle(weights, np.ones(shape, bool), 4))
 
 
+@pytest.mark.parametrize("keys", [999, 1024, 4097])
+@pytest.mark.parametrize("k", [1, 8, 200])
+def test_long_rows_are_ranked_by_groups_and_none_of_the_largest_is_lost(keys: int, k: int) -> None:
+    random = np.random.default_rng(k)
+    rows = np.stack(
+        [
+            random.random((12, keys), np.float32),
+            random.integers(0, 3, (12, keys)).astype(np.float32),  # ties
+            np.tile(np.linspace(0, 1, keys, dtype=np.float32), (12, 1)),  # all of the largest in one place
+        ]
+    )[None]
+    mask = random.random((1, 1, 12, keys)) < 0.7
+    assert rows.size > selection.FEW
+    np.testing.assert_array_equal(largest(rows, mask, k), oracle(rows, np.broadcast_to(mask, rows.shape), k))
+    np.testing.assert_array_equal(largest(rows, None, k), oracle(rows, np.ones(rows.shape, bool), k))
+
+
 def test_a_key_that_is_seen_comes_before_one_that_is_not_whatever_its_weight() -> None:
     weights = np.array([[[[0.0, np.nan, 0.0, -0.0, 0.5]]]], np.float32)
     mask = np.array([[[[True, True, False, True, False]]]])
