@@ -27,10 +27,12 @@ from service.engine.cuda_memory import CudaError, CudaMemory
 from service.engine.device import CPU, CUDA, NO_GRAPH, Device, Provider, choose, graph_options, quiet_options, smallest
 from service.engine.finiteness import FINITE, flag, flagged, implied, softmaxes
 from service.engine.job import Graph, Into, Job, digest
+from service.engine.masking import VISIBLE, add_mask
 from service.engine.memory import Memory
 from service.engine.permuting import WIDEST, permute
-from service.engine.pruning import prune
+from service.engine.pruning import prune, whole
 from service.engine.uncopied import uncopied
+from service.finite import all_finite
 
 T = TypeVar("T")
 
@@ -43,12 +45,20 @@ LEAST = 64 << 20
 """Bytes of sessions that a process has room for, however many share the capacity: those that are asked for most."""
 
 
+TELLING = ("weights", "output")
+ROW_SUM = f"{APPENDED}row_sum"
+
+ASKED = 1 << 16
+"""Cells of a mask from which each row is asked whether it sees anything: that takes 1 % of a run at most."""
+
+
 class Session:
     """A graph ready to run, from many threads at once. `inputs` are those it needs; `run` may be given more.
 
     `native` is onnxruntime's own session, `options` are those of its runs. With `graphs` its runs may be captured as
     CUDA graphs: RuntimeError where a part of it would be run by the CPU. `rows` are its `softmaxes`, `passed`
-    what is `implied`.
+    what is `implied`. One that is `trusting` has its mask added (`add_mask`): where that is not good enough, its
+    results say so.
     """
 
     def __init__(
@@ -60,9 +70,11 @@ class Session:
         graphs: bool = False,
         rows: frozenset[str] = frozenset(),
         passed: frozenset[str] = frozenset(),
+        trusting: bool = False,
     ) -> None:
         self.graphs = graphs
         self.rows, self.passed = rows, passed
+        self.trusting = trusting
         # Without options, every run would be captured, and replayed with inputs that have gone.
         self.options = graph_options(NO_GRAPH) if graphs else None
         if graphs:
@@ -159,15 +171,16 @@ class Sessions:
         """These outputs of the graph, on the CPU in the arrays of `into`, and `FINITE`, for whoever computes them is
         quicker to find it out. Feeds it does not need are ignored.
         """
-        session = self.session(graph, outputs, masked, switches, _narrow(feeds.get("queries")))
+        narrow = _narrow(feeds.get("queries"))
+        session = self.session(graph, outputs, masked, switches, narrow)
         if self._binding is not None:
             return dict(zip(session.outputs, self._binding.run(session, feeds), strict=True))
-        if into is not None and session.provider == CPU:
-            placing.run(session, feeds, into)
-            found = {name: into.arrays[name] for name in outputs}
-        else:
-            found = dict(zip(outputs, session.run(outputs, feeds), strict=True))
-        told = flag(found, session.rows, session.passed)
+        if session.trusting and _blind(feeds[VISIBLE]):
+            session = self.session(graph, outputs, masked, switches, narrow, careful=True)
+        found, told = _run(session, outputs, feeds, into)
+        if session.trusting and _suspect(found, told):
+            session = self.session(graph, outputs, masked, switches, narrow, careful=True)
+            found, told = _run(session, outputs, feeds, into)
         return found if told is None else {**found, FINITE: told}
 
     @property
@@ -182,13 +195,15 @@ class Sessions:
         masked: bool,
         switches: tuple[str, ...] = (),
         narrow: bool = False,
+        *,
+        careful: bool = False,
     ) -> Session:
         """The session for this, built now if need be. A build that fails is tried again the next time. `narrow`: for
-        heads of at most `permuting.WIDEST` numbers.
+        heads of at most `permuting.WIDEST` numbers. `careful`: one that is not `trusting`.
         """
         narrow = narrow and self._permutes
-        key = _key(graph, outputs, masked, switches, narrow)
-        return self._get(key, lambda: self._pruned(graph, outputs, masked, switches, narrow))
+        key = _key(graph, outputs, masked, switches, narrow, careful)
+        return self._get(key, lambda: self._pruned(graph, outputs, masked, switches, narrow, careful))
 
     def ready(self, job: Job) -> bool:
         """Whether the session that this needs has been built."""
@@ -236,9 +251,16 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def _pruned(
-        self, graph: Graph, outputs: tuple[str, ...], masked: bool, switches: tuple[str, ...], narrow: bool
-    ) -> Session:
+    def model(
+        self,
+        graph: Graph,
+        outputs: tuple[str, ...],
+        masked: bool,
+        switches: tuple[str, ...],
+        narrow: bool,
+        careful: bool = False,
+    ) -> tuple[onnx.ModelProto, bool] | None:
+        """What a session is built of, and whether that is `trusting`; None where it is the same for wide heads."""
         behind = [name.removeprefix(APPENDED) for name in outputs if appended(name)]
         wanted = tuple(name for name in outputs if not appended(name))
         reads: set[str] = set()
@@ -248,24 +270,42 @@ class Sessions:
             analysis = prune(onnx.load(graph.behind), behind, masked, (*switches, EXACT))
             reads = {value.name for value in analysis.graph.input} & {"weights", "scores"}
         scores = onnx.load_model_from_string(_whole(lambda: _content(graph)))
-        pruned = prune(scores, (*wanted, *sorted(reads - {*wanted})), masked, switches)
+        model = prune(scores, (*wanted, *sorted(reads - {*wanted})), masked, switches)
+        on_cpu = self._provider.name == CPU
         if narrow:
-            permuted = permute(pruned)
+            permuted = permute(model)
             if permuted is None:
-                return self.session(graph, outputs, masked, switches)
-            pruned = permuted
+                return None
+            model = permuted
         if behind:
-            pruned = append(pruned, analysis, outputs)
-        pruned = uncopied(pruned)
-        if self._flags:
-            pruned = flagged(pruned)
+            model = append(model, analysis, outputs)
+        model, trusting = uncopied(model), None
+        if masked and on_cpu and self._binding is None and not careful and _telling(outputs):
+            trusting = add_mask(model)
+        model = trusting or model
+        return flagged(model) if self._flags else model, trusting is not None
+
+    def _pruned(
+        self,
+        graph: Graph,
+        outputs: tuple[str, ...],
+        masked: bool,
+        switches: tuple[str, ...],
+        narrow: bool,
+        careful: bool,
+    ) -> Session:
+        found = self.model(graph, outputs, masked, switches, narrow, careful)
+        if found is None:
+            return self.session(graph, outputs, masked, switches, careful=careful)
+        pruned, trusting = found
         model = pruned.SerializeToString()
         if self._graphs:
             try:
                 return Session(model, self._provider, self._threads, graphs=True)
             except Exception as error:  # onnxruntime's errors share no other base
                 logger.info("%s runs without CUDA graphs: %s", graph.name, error)
-        return Session(model, self._provider, self._threads, rows=softmaxes(pruned), passed=implied(pruned))
+        rows, passed = softmaxes(pruned), implied(pruned)
+        return Session(model, self._provider, self._threads, rows=rows, passed=passed, trusting=trusting)
 
     def _get(self, key: tuple[Hashable, ...], build: Callable[[], Session]) -> Session:
         with self._lock:
@@ -325,9 +365,44 @@ def _narrow(queries: np.ndarray | None) -> bool:
 
 
 def _key(
-    graph: Graph, outputs: tuple[str, ...], masked: bool, switches: tuple[str, ...], narrow: bool
+    graph: Graph,
+    outputs: tuple[str, ...],
+    masked: bool,
+    switches: tuple[str, ...],
+    narrow: bool,
+    careful: bool = False,
 ) -> tuple[Hashable, ...]:
-    return graph.name, graph.digest, outputs, masked, switches, narrow
+    return graph.name, graph.digest, outputs, masked, switches, narrow, careful
+
+
+def _run(
+    session: Session, outputs: Sequence[str], feeds: Mapping[str, np.ndarray], into: Into | None
+) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
+    """These outputs, and whether all their numbers are finite."""
+    if into is not None and session.provider == CPU:
+        placing.run(session, feeds, into)
+        found = {name: into.arrays[name] for name in outputs}
+    else:
+        found = dict(zip(outputs, session.run(outputs, feeds), strict=True))
+    return found, flag(found, session.rows, session.passed)
+
+
+def _telling(outputs: Sequence[str]) -> bool:
+    """Whether a NaN among weights shows in these outputs."""
+    return any(whole(name) in (*TELLING, ROW_SUM) for name in outputs)
+
+
+def _suspect(found: Mapping[str, np.ndarray], told: np.ndarray | None) -> bool:
+    """Whether weights may be NaN that would be numbers if their mask had not been added."""
+    sums = found.get(ROW_SUM)
+    if sums is not None and not all_finite(sums):
+        return True
+    return told is not None and not all_finite(told)
+
+
+def _blind(visible: np.ndarray) -> bool:
+    """Whether a row sees nothing, where to ask costs little beside a run. Where it is not asked, NaN will tell."""
+    return visible.size >= ASKED and not visible.any(axis=-1).all()
 
 
 def _cuda_memory() -> Memory | None:
