@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
+from torch.nn.functional import pad
 
 from models.encodings.card import Card, Initial, Invariants, Paper, Parameter, Size, Term
 from models.encodings.encoding import Encoding, Heads, Positions, Scores, Tables, dot
@@ -60,7 +61,7 @@ class CoPE(Encoding):
         "scale": (),
         "e": ("rows", "head_dim"),
         "order": ("keys",),
-        "past": ("queries", "keys"),
+        "past": ("keys", "queries"),
         "last": ("keys",),
     }
 
@@ -70,17 +71,21 @@ class CoPE(Encoding):
             "scale": at.scale(),
             "e": parameters["e"],
             "order": order,
-            "past": (at.key[order] <= at.query[:, None]).to(at.dtype),
+            "past": (at.key[order][:, None] <= at.query).to(at.dtype),
             "last": last,
         }
 
     def terms(self, q: Heads, k: Heads, table: Tables) -> dict[str, Scores]:
-        g = torch.sigmoid(dot(q, k.index_select(-2, table["order"]))) * table["past"]
+        # Keys come before queries: the CPU's sums and gathers over rows take a fifth of those within rows.
+        g = torch.sigmoid(dot(k.index_select(-2, table["order"]), q)) * table["past"]
         # In float64: thousands of gates summed in float32 would move a key by a hundredth of a position.
-        p = g.double().cumsum(-1).index_select(-1, table["last"]).clamp(max=table["e"].shape[0] - 1)
-        share, q_e = (p - p.floor()).to(q.dtype), dot(q, table["e"])
-        position = (1 - share) * q_e.gather(-1, p.floor().long()) + share * q_e.gather(-1, p.ceil().long())
-        return {"content": dot(q, k), "position": position}
+        p = g.double().cumsum(-2).index_select(-2, table["last"]).clamp(max=table["e"].shape[0] - 1)
+        row = p.floor()
+        share, index = (p - row).to(q.dtype), row.long()
+        e_q = dot(table["e"], q)
+        step = pad(e_q[..., 1:, :] - e_q[..., :-1, :], (0, 0, 0, 1))
+        position = e_q.gather(-2, index) + share * step.gather(-2, index)
+        return {"content": dot(q, k), "position": position.transpose(-1, -2)}
 
 
 def ordered(

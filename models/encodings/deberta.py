@@ -132,7 +132,7 @@ class DeBERTa(Encoding):
         return {
             "content-content": dot(q, k),
             "content-position": pick(dot(q, table["keys"]), table["c2p_index"]),
-            "position-content": pick(dot(k, table["scale"] * table["queries"]), table["p2c_index"]).transpose(-1, -2),
+            "position-content": pick(dot(table["scale"] * k, table["queries"]), table["p2c_index"]).transpose(-1, -2),
         }
 
 

@@ -76,10 +76,16 @@ class FoX(Encoding):
         }
 
     def terms(self, q: Heads, k: Heads, table: Tables) -> dict[str, Scores]:
+        return {"content": dot(q, k), "forgetting": -self.forgotten(k, table)}
+
+    def scores(self, q: Heads, k: Heads, table: Tables) -> Scores:
+        return dot(q, k) - self.forgotten(k, table)
+
+    def forgotten(self, k: Heads, table: Tables) -> Scores:
+        """F(n) - F(m), or 0 where the key lies in the future."""
         # In float64: F grows with every token, and what counts is a small difference of two large ones.
         z = (k @ table["w_f"][:, :, None]).squeeze(-1).double() + table["b_f"][:, None]
         ln_f = z.clamp(max=0) - torch.log(1 + torch.exp(-z.abs()))
         F = pad(ln_f.index_select(-1, table["order"]).cumsum(-1), (1, 0))
         F_m, F_n = F.index_select(-1, table["up_to_query"]), F.index_select(-1, table["up_to_key"])
-        forgetting = (F_m[..., :, None] - F_n[..., None, :]).clamp(max=0).to(q.dtype)
-        return {"content": dot(q, k), "forgetting": forgetting}
+        return torch.relu((F_n[..., None, :] - F_m[..., :, None]).to(k.dtype))
