@@ -32,7 +32,7 @@ def permute(model: onnx.ModelProto) -> onnx.ModelProto | None:
     graph.initializer.append(numpy_helper.from_array(np.array([0, 1], dtype=np.float32), "permuting.values"))
     made: dict[tuple[str, str], str] = {}
     for node in model.graph.node:
-        graph.node.extend(_product(node, made) if node in found else [node])
+        graph.node.extend(_product(node, types, made) if node in found else [node])
     return permuted
 
 
@@ -57,11 +57,16 @@ def _within_rows(node: onnx.NodeProto, types: dict[str, onnx.TypeProto.Tensor]) 
     )
 
 
-def _product(node: onnx.NodeProto, made: dict[tuple[str, str], str]) -> Iterator[onnx.NodeProto]:
+def _product(
+    node: onnx.NodeProto, types: dict[str, onnx.TypeProto.Tensor], made: dict[tuple[str, str], str]
+) -> Iterator[onnx.NodeProto]:
     data, indices = node.input
-    matrix = made.get((data, indices))
+    # Rows of one length have their matrix together.
+    last = types[data].shape.dim[-1]
+    length = last.dim_param or str(last.dim_value or data)
+    matrix = made.get((length, indices))
     if matrix is None:
-        matrix = made[data, indices] = f"permuting.{len(made)}"
+        matrix = made[length, indices] = f"permuting.{len(made)}"
         yield helper.make_node("Shape", [data], [f"{matrix}.width"], start=-1)
         yield helper.make_node("OneHot", [indices, f"{matrix}.width", "permuting.values"], [matrix], axis=0)
     yield helper.make_node("MatMul", [data, matrix], list(node.output))

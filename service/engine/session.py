@@ -30,6 +30,7 @@ from service.engine.job import Graph, Into, Job, digest
 from service.engine.masking import VISIBLE, add_mask
 from service.engine.memory import Memory
 from service.engine.permuting import WIDEST, permute
+from service.engine.picking import pick_less
 from service.engine.pruning import prune, whole
 from service.engine.uncopied import uncopied
 from service.finite import all_finite
@@ -277,6 +278,8 @@ class Sessions:
             if permuted is None:
                 return None
             model = permuted
+        if on_cpu:
+            model = pick_less(model) or model
         if behind:
             model = append(model, analysis, outputs)
         model, trusting = uncopied(model), None
