@@ -80,8 +80,8 @@ class CoPE(Encoding):
         g = torch.sigmoid(dot(k.index_select(-2, table["order"]), q)) * table["past"]
         # In float64: thousands of gates summed in float32 would move a key by a hundredth of a position.
         p = g.double().cumsum(-2).index_select(-2, table["last"]).clamp(max=table["e"].shape[0] - 1)
-        row = p.floor()
-        share, index = (p - row).to(q.dtype), row.long()
+        index = p.long()
+        share = (p - index).to(q.dtype)
         e_q = dot(table["e"], q)
         step = pad(e_q[..., 1:, :] - e_q[..., :-1, :], (0, 0, 0, 1))
         position = e_q.gather(-2, index) + share * step.gather(-2, index)
