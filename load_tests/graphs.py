@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import sys
 import tempfile
@@ -24,7 +25,7 @@ import onnxruntime
 
 from service.catalogue import Catalogue
 from service.engine.assembly import assemble
-from service.engine.device import quiet_options
+from service.engine.device import CPU, quiet_options
 from service.engine.job import Job, JobResult
 from service.engine.permuting import WIDEST
 from service.engine.session import Sessions
@@ -44,7 +45,11 @@ ASKED = {
 }
 """Requests by a name: of a matrix, of its numbers, of what it is the sum of."""
 ENOUGH = 0.15
-"""Seconds of runs of each of the two, in all rounds."""
+"""Seconds of runs of no encoding, in all rounds."""
+SHORT = 0.002
+"""Seconds that one turn takes at the least."""
+KERNEL = "_kernel_time"
+"""How onnxruntime's profile ends the names of operators' own time."""
 MODEL = "identity"
 
 
@@ -57,11 +62,10 @@ class Recorder:
 
     async def run(self, jobs: Sequence[Job], deadline: float | None = None) -> list[JobResult]:
         self.jobs += jobs
-        return [JobResult(self.sessions.run(*_arguments(job))) for job in jobs]
-
-
-def _arguments(job: Job):
-    return job.graph, job.outputs, job.masked, assemble([job]), job.switches
+        return [
+            JobResult(self.sessions.run(job.graph, job.outputs, job.masked, assemble([job]), job.switches))
+            for job in jobs
+        ]
 
 
 class Bench:
@@ -71,9 +75,13 @@ class Bench:
         self.heads, self.head_dim = heads, head_dim
         self.sessions = Sessions("cpu")
         self.catalogue = Catalogue.read([EXPORTED])
-        self.encodings = sorted(self.catalogue.models[MODEL].encodings)
         self._seed = seed
         self._narrow = head_dim <= WIDEST
+
+    def served(self, causal: bool) -> list[str]:
+        """The encodings that may be asked for under this mask."""
+        encodings = self.catalogue.models[MODEL].encodings
+        return sorted(name for name, one in encodings.items() if causal or one.causal != "required")
 
     def jobs(self, encoding: str, asked: str, tokens: int, causal: bool) -> list[Job]:
         """What the service runs for such a request, once what it keeps is kept; of its own graph only."""
@@ -98,44 +106,45 @@ class Bench:
     def pair(self, jobs: Sequence[Job], plain: Sequence[Job]) -> tuple[float, float]:
         """Medians of both, in turns."""
         times: tuple[list[float], list[float]] = ([], [])
-        count = max(1, int(0.002 / max(1e-6, self.once(plain))))
+        count = max(1, int(SHORT / max(1e-6, self.once(plain))))
         self.once(jobs)
         while len(times[0]) < 5 or sum(times[1]) * count < ENOUGH:
             for found, some in zip(times, (jobs, plain), strict=True):
                 found.append(sum(self.once(some) for _ in range(count)) / count)
         return float(np.median(times[0])), float(np.median(times[1]))
 
-    def profile(self, jobs: Sequence[Job], runs: int) -> Counter[str]:
-        """Microseconds of each operator in one run of all these, by name, kind and shape of what it gives."""
+    def profile(self, jobs: Sequence[Job], runs: int = 9) -> Counter[str]:
+        """Microseconds of each operator in one run of all these, by its kind, name and the shape of what it gives."""
         spent: Counter[str] = Counter()
         for job in jobs:
             settings = job.graph, job.outputs, job.masked, job.switches
             found = self.sessions.model(*settings, self._narrow) or self.sessions.model(*settings, False)
             assert found is not None
-            model, _ = found
-            options = quiet_options(1)
-            options.enable_profiling = True
-            with tempfile.TemporaryDirectory() as folder:
-                options.profile_file_prefix = str(Path(folder) / "profile")
-                session = onnxruntime.InferenceSession(
-                    model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-                )
-                feeds = assemble([job])
-                fed = {value.name: feeds[value.name] for value in session.get_inputs()}
-                for _ in range(runs + 1):
-                    session.run(job.outputs, fed)
-                events = json.loads(Path(session.end_profiling()).read_text())
-            found: dict[str, list[float]] = {}
-            for event in events:
-                if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
-                    a = event["args"]
-                    shape = [next(iter(s.values())) for s in a.get("output_type_shape", [])]
-                    found.setdefault(
-                        f"{a['op_name']:<18} {event['name'].removesuffix('_kernel_time')[:40]:<40} {shape[:1]}", []
-                    ).append(event["dur"])
-            for name, durations in found.items():
-                spent[name] += float(np.median(durations))
+            for name, durations in _durations(found[0].SerializeToString(), job, runs).items():
+                spent[name] += round(np.median(durations))
         return spent
+
+
+def _durations(model: bytes, job: Job, runs: int) -> dict[str, list[float]]:
+    options = quiet_options(1)
+    options.enable_profiling = True
+    with tempfile.TemporaryDirectory() as folder:
+        options.profile_file_prefix = str(Path(folder) / "profile")
+        session = onnxruntime.InferenceSession(model, options, providers=[CPU])
+        feeds = assemble([job])
+        fed = {value.name: feeds[value.name] for value in session.get_inputs()}
+        for _ in range(runs):
+            session.run(job.outputs, fed)
+        events = json.loads(Path(session.end_profiling()).read_text())
+    found: dict[str, list[float]] = {}
+    for event in events:
+        name = event["name"]
+        if event.get("cat") == "Node" and name.endswith(KERNEL):
+            about = event["args"]
+            shapes = [next(iter(one.values())) for one in about.get("output_type_shape", ())]
+            key = f"{about['op_name']:<18} {name.removesuffix(KERNEL):<44} {shapes[0] if shapes else ''}"
+            found.setdefault(key, []).append(event["dur"])
+    return found
 
 
 def main(arguments: list[str]) -> int:
@@ -146,36 +155,26 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--mask", nargs="+", choices=("none", "causal"), default=["none", "causal"])
     parser.add_argument("--heads", type=int, default=8)
     parser.add_argument("--head-dim", type=int, default=32)
-    parser.add_argument("--profile", type=int, default=0, metavar="N", help="the N costliest operators of each")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--operators", type=int, default=0, metavar="N", help="tell the N costliest operators of each")
+    parser.add_argument("--out", type=Path, help="a JSON file for the ratios")
     asked = parser.parse_args(arguments)
     bench = Bench(asked.heads, asked.head_dim)
-    table: dict[str, float] = {}
-    for outputs in asked.outputs:
-        for tokens in asked.tokens:
-            for causal in (mask == "causal" for mask in asked.mask):
-                plain = bench.jobs(NONE, outputs, tokens, causal)
-                for encoding in asked.encodings or bench.encodings:
-                    try:
-                        jobs = bench.jobs(encoding, outputs, tokens, causal)
-                    except Exception as error:
-                        if "causal" in str(error):
-                            continue
-                        raise
-                    mine, others = bench.pair(jobs, plain)
-                    key = f"{outputs} {tokens} {'causal' if causal else 'full'} {encoding}"
-                    table[key] = mine / others
-                    print(
-                        f"{key:<45} {mine / others:6.2f}   {mine * 1e3:9.3f} ms  none {others * 1e3:9.3f} ms",
-                        flush=True,
-                    )
-                    if asked.profile:
-                        spent = bench.profile(jobs, 7)
-                        total = sum(spent.values())
-                        for name, duration in spent.most_common(asked.profile):
-                            print(f"    {duration:10.0f} us {duration / total:6.1%}  {name}")
-    if asked.json:
-        asked.json.write_text(json.dumps(table, indent=1))
+    ratios: dict[str, float] = {}
+    print(f"{'outputs tokens mask encoding':<46} {'ratio':>6} {'ms':>10} {'none, ms':>10}")
+    for outputs, tokens, mask in itertools.product(asked.outputs, asked.tokens, asked.mask):
+        plain = bench.jobs(NONE, outputs, tokens, mask == "causal")
+        for encoding in asked.encodings or bench.served(mask == "causal"):
+            jobs = bench.jobs(encoding, outputs, tokens, mask == "causal")
+            mine, others = bench.pair(jobs, plain)
+            key = f"{outputs} {tokens} {mask} {encoding}"
+            ratios[key] = round(mine / others, 3)
+            print(f"{key:<46} {mine / others:6.2f} {mine * 1e3:10.3f} {others * 1e3:10.3f}", flush=True)
+            if asked.operators:
+                spent = bench.profile(jobs)
+                for name, duration in spent.most_common(asked.operators):
+                    print(f"    {duration:8} us {duration / spent.total():6.1%}  {name}")
+    if asked.out:
+        asked.out.write_text(json.dumps(ratios, indent=1) + "\n")
     return 0
 
 

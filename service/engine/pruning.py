@@ -33,7 +33,7 @@ def prune(
     known = {value.name: value.name.removeprefix(SWITCH) in switches for value in model.graph.input}
     known = {name: on for name, on in known.items() if name.startswith(SWITCH)} | ({} if masked else {"visible": True})
     nodes = [*_resolved(model.graph.node, known, set(available)), *map(_cast, filter(_is_half, wanted))]
-    kept, needed = _reachable(nodes, wanted)
+    kept, needed = reachable(nodes, wanted)
     if unresolved := needed.intersection(known):
         names = ", ".join(sorted(unresolved))
         raise ValueError(f"the graph uses {names} for more than the condition of a Where: it has no form without")
@@ -85,7 +85,7 @@ def _resolved(
         yield node
 
 
-def _reachable(nodes: list[onnx.NodeProto], outputs: list[str]) -> tuple[list[onnx.NodeProto], set[str]]:
+def reachable(nodes: list[onnx.NodeProto], outputs: list[str]) -> tuple[list[onnx.NodeProto], set[str]]:
     """The nodes these outputs depend on, in their order, and every name that they read."""
     needed, kept = set(outputs), []
     for node in reversed(nodes):  # sorted topologically, as ONNX demands

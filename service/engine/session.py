@@ -32,6 +32,7 @@ from service.engine.memory import Memory
 from service.engine.permuting import WIDEST, permute
 from service.engine.picking import pick_less
 from service.engine.pruning import prune, whole
+from service.engine.reshaping import reshape_simply
 from service.engine.uncopied import uncopied
 from service.finite import all_finite
 
@@ -282,7 +283,7 @@ class Sessions:
             model = pick_less(model) or model
         if behind:
             model = append(model, analysis, outputs)
-        model, trusting = uncopied(model), None
+        model, trusting = reshape_simply(uncopied(model)), None
         if masked and on_cpu and self._binding is None and not careful and _telling(outputs):
             trusting = add_mask(model)
         model = trusting or model
