@@ -13,6 +13,7 @@ from jaxtyping import Float
 
 from service.engine.permuting import permute
 from service.engine.pruning import prune
+from service.engine.reshaping import reshape_simply
 from service.engine.uncopied import uncopied
 from service.settings import EXPORTED
 
@@ -33,7 +34,7 @@ def session(model: bytes | str) -> Any:
 def scores_graph(*outputs: str) -> bytes:
     """The graph with these outputs only, nothing masked, in the form that the service gives it for the CPU."""
     pruned = prune(onnx.load(FOLDER / f"{ENCODING}.onnx"), outputs, masked=False)
-    return bytes(uncopied(permute(pruned) or pruned).SerializeToString())
+    return bytes(reshape_simply(uncopied(permute(pruned) or pruned)).SerializeToString())
 
 
 def tables(queries: int, keys: int, heads: int, head_dim: int) -> dict[str, Array]:
