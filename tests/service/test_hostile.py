@@ -487,7 +487,9 @@ def test_wide_bodies_whose_requests_wait_take_the_memory_of_some_and_not_of_all(
     gate, count = tmp_path / "gate", LEAST // (4 * LIMIT) + 8
     body = samples.npy(np.ones((120, 8192), np.float32))
     assert 3 * LIMIT < len(body) < 4 * LIMIT
-    with serving(workers="1", max_body_bytes="4MiB", before=HELD.format(gate=str(gate))) as service:
+    with serving(
+        workers="1", max_body_bytes="4MiB", deadline_seconds="600", before=HELD.format(gate=str(gate))
+    ) as service:
         post(service, SMALL)
         before = service.resident
         refused: list[bytes] = []

@@ -110,18 +110,16 @@ def test_what_is_kept_is_swept_now_and_then() -> None:
 SOON = "import service.reclaim as reclaim; reclaim.LOOKS, reclaim.AGE = 2, 3"
 LARGE = (
     (1024, "encoding=rope&return=weights,scores,terms,output"),
-    (1024, "encoding=deberta&return=weights,scores,terms"),
-    (1000, "encoding=t5&return=weights,scores"),
-    (777, "encoding=kerple&return=weights,scores,terms"),
-    (2048, "encoding=alibi&return=weights&top_k=8"),
-    (2048, "encoding=shaw&return=summary"),
-    (1024, "encoding=none&compare=rope,t5&return=comparison"),
+    (777, "encoding=deberta&return=weights,scores,terms"),
+    (1500, "encoding=alibi&return=weights&top_k=8"),
+    (1024, "encoding=t5&return=summary"),
+    (600, "encoding=none&compare=rope&return=comparison"),
 )
 
 
 def numbers(service: Process, tokens: int, query: str) -> dict[str, np.ndarray]:
     x = np.random.default_rng(tokens).standard_normal((tokens, 128), dtype=np.float32)
-    connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=120)
+    connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=600)
     connection.request("POST", f"/attention?heads=8&causal=true&{query}", samples.npy(x), HEADERS)
     answer = connection.getresponse()
     content = answer.read()
@@ -131,12 +129,12 @@ def numbers(service: Process, tokens: int, query: str) -> dict[str, np.ndarray]:
 
 
 def test_what_a_burst_of_large_requests_took_is_given_back_and_answers_are_as_before() -> None:
-    with serving(processes="1", before=SOON) as service:
+    with serving(processes="1", before=SOON, deadline_seconds="600") as service:
         before = [numbers(service, 64, query) for _, query in LARGE]  # and their sessions
         idle = resident(service)
         for tokens, query in LARGE:
             numbers(service, tokens, query)
-        burst, deadline = resident(service), time.monotonic() + 20
+        burst, deadline = resident(service), time.monotonic() + 120
         assert burst > idle + 128 * MIB
         # A third of it, and less later: sessions that came, and pieces of pages between them.
         while resident(service) - idle > (burst - idle) / 3:
