@@ -21,9 +21,7 @@ from service.positions import Positions
 from service.summaries.definition import Ground
 from service.summaries.graph import TOLERANCES, open_graph, row_feeds
 from service.summaries.layout import Layout
-from service.summaries.metrics import Outputs, in_one_run, outputs_for
-from service.summaries.profile import PROFILE
-from service.summaries.rows import DIAGONALS
+from service.summaries.metrics import Outputs, in_one_run, outputs_for, unsummed
 from service.summaries.summary import Summary, ground_of, summarise
 
 EXPORTED = Path(__file__).parents[2] / "exported"
@@ -76,7 +74,7 @@ class Study:
     @property
     def scattered(self) -> bool:
         """Whether no run gives the sums over diagonals: they are had from the weights."""
-        return PROFILE in self.wanted.of_rows and self.layout.ordered and DIAGONALS[0] not in self.outputs.rows
+        return unsummed(self.wanted.of_rows, self.layout, self.outputs.rows)
 
     @property
     def read(self) -> tuple[str, ...]:

@@ -25,9 +25,9 @@ from service.plan import Runs
 from service.records import MatricesInput, Timings
 from service.summaries.graph import BLOCK_CELLS, TOLERANCES, row_feeds, uniform
 from service.summaries.layout import Layout
-from service.summaries.metrics import Outputs, in_one_run, outputs_for
+from service.summaries.metrics import Outputs, in_one_run, outputs_for, unsummed
 from service.summaries.profile import PROFILE, placed, scattered
-from service.summaries.rows import DIAGONALS, counts, negative
+from service.summaries.rows import counts, negative
 from service.summaries.shapes import Selection
 from service.summaries.summary import Summary, summarise
 
@@ -349,8 +349,7 @@ class _Study:
     def _summary(self, name: str) -> Summary:
         given, tolerance, valid = self._given, self._tolerance(name), self._valid[name]
         rows = self._rows[name].arrays
-        summed = DIAGONALS[0] in rows and valid.all()
-        if PROFILE in given.wanted.of_rows and given.layout.ordered and not summed:
+        if unsummed(given.wanted.of_rows, given.layout, rows if valid.all() else ()):
             over = valid & counts(rows["row_sum"], tolerance, sinks=self._options.sinks)
             if given.padding is not None:
                 over &= ~given.padding[:, None]

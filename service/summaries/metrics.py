@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -202,3 +202,10 @@ def in_one_run(outputs: Outputs, layout: Layout) -> Outputs:
     if len(list(layout.runs())) <= 1:
         return outputs
     return replace(outputs, rows=tuple(name for name in outputs.rows if name not in DIAGONALS))
+
+
+def unsummed(metrics: Iterable[str], layout: Layout, given: Container[str]) -> bool:
+    """Whether these metrics need sums over diagonals that are not among the outputs `given`: they are had from the
+    weights (`service.summaries.profile.scattered`).
+    """
+    return PROFILE in metrics and layout.ordered and DIAGONALS[0] not in given
