@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service import leftover
 from service.errors import (
@@ -27,14 +27,12 @@ from service.errors import (
 from service.exchange import Exchange, header
 from service.keys import Keys
 from service.lifecycle import Lifecycle
-from service.sending import SENDING, Sending
+from service.outgoing import Outgoing
+from service.sending import SENDING
 from service.telemetry import Telemetry
 from service.wire import media, problem
 
 logger = logging.getLogger(__name__)
-
-NOSNIFF = (b"x-content-type-options", b"nosniff")
-"""Every answer is what its content type says, and nothing that a browser takes it for."""
 
 CROWDED = "attention.crowded"
 """In the scope of a request over a connection too many."""
@@ -100,29 +98,10 @@ class Observed:
         door = None if app is not None else self._door(path)
         app = app or door or self.app
         exchange = Exchange.begin(scope, door.endpoint(path) if door is not None else self.endpoint(path))
-        started = lingers = cut = ended = False
-        given = last = 0
-        sending: Sending | None = scope.get(SENDING)
         head = scope["method"] == "HEAD" and door is None
         inner = {**scope, "method": "GET"} if head else scope
-
-        async def send_observed(message: Message) -> None:
-            nonlocal started, cut, ended, given, last
-            if message["type"] == "http.response.start":
-                started = True
-                exchange.status = message["status"]
-                exchange.gave(message.get("headers", ()))
-                message["headers"] = [*message.get("headers", ()), *self._headers(exchange)]
-            elif head:
-                message["body"] = b""
-            if sending is not None and not cut:
-                await sending.settled()
-                cut = sending.closed
-            await send(message)
-            if message["type"] == "http.response.body" and not cut:
-                last = len(message.get("body", b""))
-                given += last
-                ended = not message.get("more_body", False)
+        answer = Outgoing(exchange, self.lifecycle, scope.get(SENDING), send, body=not head)
+        lingers = False
 
         self.lifecycle.inflight += 1
         self.telemetry.began(exchange.endpoint)
@@ -137,27 +116,20 @@ class Observed:
                 )
             if self.keys is not None:
                 self.keys.check(path, scope["headers"])
-            await app(inner, receive, send_observed)
-            if sending is not None:
-                written = time.perf_counter()
-                unsent = await sending.over(given, last)
-                if (unsent or (cut and not ended)) and exchange.reason is None:
-                    exchange.fails(ClientClosedRequest.status, ClientClosedRequest.reason)
-                    exchange.sent = given - unsent
-                elif exchange.timings is not None:
-                    exchange.timings.serialize += time.perf_counter() - written
+            await app(inner, receive, answer.send)
+            await answer.over()
         except ServiceError as error:
-            lingers = await self._fail(error, exchange, scope, None if started else send_observed, door)
+            lingers = await self._fail(error, exchange, scope, None if answer.started else answer.send, door)
         except asyncio.CancelledError:
             exchange.status, exchange.reason = ClientClosedRequest.status, ClientClosedRequest.reason
             raise
         except Exception:
             logger.exception("request %s failed", exchange.request_id)
             failure = ServiceError(f"the service failed on this request; its log says why under {exchange.request_id}")
-            if started:  # the server must cut the answer short: nothing else tells the client
+            if answer.started:  # the server must cut the answer short: nothing else tells the client
                 exchange.reason = failure.reason
                 raise
-            lingers = await self._fail(failure, exchange, scope, send_observed, door)
+            lingers = await self._fail(failure, exchange, scope, answer.send, door)
         finally:
             exchange.let_go()
             now = time.perf_counter()
@@ -167,16 +139,6 @@ class Observed:
                     await self._linger(exchange, receive, send)
             finally:
                 self.lifecycle.inflight -= 1
-
-    def _headers(self, exchange: Exchange) -> Headers:
-        headers = [
-            NOSNIFF,
-            (b"x-request-id", exchange.request_id.encode()),
-            (b"server-timing", exchange.server_timing.encode()),
-        ]
-        if exchange.close or self.lifecycle.draining:
-            headers.append((b"connection", b"close"))
-        return headers
 
     async def _fail(
         self,

@@ -15,7 +15,8 @@ from service import leftover
 from service.errors import Crowded, HeadTimeout, HeadTooLarge, MalformedRequest, ServiceError
 from service.exchange import Exchange, new_id
 from service.express.express import Express
-from service.middleware import CROWDED, NOSNIFF, UPGRADE, crowded
+from service.middleware import CROWDED, UPGRADE, crowded
+from service.outgoing import NOSNIFF
 from service.sending import SENDING, Sending
 from service.siblings import Siblings
 from service.telemetry import OTHER

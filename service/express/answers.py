@@ -20,7 +20,7 @@ from service.express.spent import Spent
 from service.express.template import learn
 from service.finite import nonfinite
 from service.lifecycle import Lifecycle
-from service.middleware import NOSNIFF
+from service.outgoing import NOSNIFF
 from service.records import ScoringResult, Timings
 from service.routes.attention import PATH, Asked
 from service.scoring import Scoring

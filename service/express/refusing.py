@@ -9,7 +9,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from service.errors import ServiceError
 from service.exchange import Exchange
 from service.express.connection import Connection
-from service.middleware import NOSNIFF, refusing
+from service.middleware import refusing
+from service.outgoing import NOSNIFF
 from service.telemetry import Telemetry
 
 

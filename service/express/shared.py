@@ -25,7 +25,7 @@ from service.express.heads import UNUSUAL
 from service.express.refusing import refuse
 from service.express.spent import Spent
 from service.finite import all_finite
-from service.middleware import NOSNIFF
+from service.outgoing import NOSNIFF
 from service.places import Placed
 from service.plan import RunsAtOnce
 from service.routes import open_inference_options as options
