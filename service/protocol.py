@@ -176,10 +176,17 @@ class Protocol(HttpToolsProtocol):
         self.sending.lose(broken=exc is not None)
         super().connection_lost(exc)
 
-    def eof_received(self) -> None:
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client sends nothing more, and has either left or waits for its answer: only a write tells. One that has
+        begun is written on; before that nothing is, so the client is taken for one that left.
+        """
         if self.sending.waiting:
             self.sending.waits(self.transport.get_write_buffer_size())
-        super().eof_received()
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is None or not cycle.response_started or cycle.response_complete:
+            return False
+        cycle.keep_alive = False
+        return True
 
     def data_received(self, data: bytes) -> None:
         if self._held is not None:

@@ -174,11 +174,13 @@ def test_clients_that_leave_amid_their_answers_are_each_a_499_of_what_was_writte
     assert counts.total(after, "attention_inflight_requests") == 1
 
 
-def test_a_client_that_ends_its_own_side_and_reads_on_has_its_answer(service: Process) -> None:
+@pytest.mark.parametrize("returns", ["weights", "weights,scores,terms"])
+def test_a_client_that_ends_its_own_side_and_reads_on_has_its_answer(service: Process, returns: str) -> None:
+    """One piece, which is written at once, and several, of which most wait for the client."""
     before = metrics(service)
     with socket.create_connection(("127.0.0.1", service.port), timeout=20) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
-        connection.sendall(raw(LARGE).replace(b"?heads=4", b"?heads=4&return=weights"))
+        connection.sendall(raw(LARGE).replace(b"?heads=4", b"?heads=4&return=" + returns.encode()))
         first = connection.recv(1000)
         connection.shutdown(socket.SHUT_WR)
         answer = first + b"".join(iter(lambda: connection.recv(1 << 20), b""))
