@@ -28,7 +28,8 @@ READ = (torch.float32, torch.float16, torch.bfloat16)
 class Made:
     """What a model makes of the rows of its tokens: times `scale`, + `segment`, + the row of `positions` at the token's
     position, then `norm`, (x - mean)/sqrt(var + epsilon) times a weight + a bias, then `projection`, a matrix times it
-    + a bias; with `projection_first` that before the norm.
+    + a bias; with `projection_first` that before the norm. `padding` is a token without a position, which is not
+    counted, and what is added to it.
 
     `bare` are the model's encodings that take the rows as they are, for they do all this themselves.
     """
@@ -36,6 +37,7 @@ class Made:
     scale: float = 1.0
     segment: Float[Tensor, " width"] | None = None
     positions: Float[Tensor, "positions width"] | None = None
+    padding: tuple[int, Float[Tensor, " width"]] | None = None
     norm: tuple[Float[Tensor, " width"], Float[Tensor, " width"] | None] | None = None
     epsilon: float = 0.0
     projection: tuple[Float[Tensor, "out width"], Float[Tensor, " out"] | None] | None = None
@@ -58,6 +60,7 @@ class Made:
     def tensors(self) -> dict[str, Tensor]:
         """By their names in the file, in float32."""
         found = {"segment": self.segment, "positions": self.positions}
+        found["padding"] = None if self.padding is None else self.padding[1]
         for name, pair in (("norm", self.norm), ("projection", self.projection)):
             weight, bias = pair or (None, None)
             found |= {f"{name}.weight": weight, f"{name}.bias": bias}
@@ -85,6 +88,8 @@ def write_text(
     if made is not None and made.steps:
         about |= {"format": MADE, "steps": made.steps, "scale": made.scale, "epsilon": made.epsilon}
         about["bare"] = list(made.bare)
+        if made.padding is not None:
+            about["padding"] = made.padding[0]
         tensors |= {name: tensor.detach().contiguous() for name, tensor in made.tensors().items()}
     names, rows = folder / f"{TOKENIZER}.partial", folder / f"{EMBEDDINGS}.partial"
     names.write_text(tokenizer.to_str(pretty=True) + "\n", "utf-8")

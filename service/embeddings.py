@@ -25,7 +25,7 @@ TYPES = ("F16", "BF16", "F32")
 STEPS: Mapping[str, tuple[str, ...]] = {
     "scale": (),
     "segment": ("segment",),
-    "positions": ("positions",),
+    "positions": ("positions", "padding"),
     "norm": ("norm.weight", "norm.bias"),
     "projection": ("projection.weight", "projection.bias"),
 }
@@ -40,7 +40,8 @@ class EmbeddingsError(Exception):
 class Embeddings:
     """`vocabulary` rows; what becomes of them is `width` wide. `bare` are the encodings that take rows as they are.
 
-    `largest` is the last position that there is a row for; None where positions are not among the steps.
+    `largest` is the last position that there is a row for; None where positions are not among the steps. `padding` is
+    the token that has none and is not counted, where there is one: something else is added to it.
     """
 
     table: Any
@@ -53,6 +54,7 @@ class Embeddings:
     tensors: Mapping[str, Float32[np.ndarray, "..."]] = field(default_factory=dict)
     positions: Any = None
     largest: int | None = None
+    padding: int | None = None
     encoding: str | None = None
     bare: tuple[str, ...] = ()
 
@@ -80,8 +82,11 @@ class Embeddings:
             )
         steps = tuple(about.get("steps", ()))
         width = _checked(steps, shapes, shape[1])
-        tensors = {name: file.get_tensor(name) for step in steps if step != "positions" for name in STEPS[step]
-                   if name in shapes}  # fmt: skip
+        tensors = {name: file.get_tensor(name) for step in steps for name in STEPS[step]
+                   if name in shapes and name != "positions"}  # fmt: skip
+        padding = about.get("padding")
+        if (padding is None) is not ("padding" not in tensors):
+            raise EmbeddingsError("has a padding token without a tensor padding, or that without a token")
         return cls(
             slices["embeddings"],
             shape[0],
@@ -92,6 +97,7 @@ class Embeddings:
             tensors,
             slices.get("positions"),
             shapes["positions"][0] - 1 if "positions" in steps else None,
+            padding,
             about.get("encoding"),
             tuple(about.get("bare", ())),
         )
@@ -99,18 +105,18 @@ class Embeddings:
     def of(
         self, ids: Int[np.ndarray, " tokens"], at: Int[np.ndarray, " tokens"] | None = None, *, bare: bool = False
     ) -> Float32[np.ndarray, "tokens width"]:
-        """What the graphs take for these tokens, all of which have a row, at these positions, by default 0, 1, 2, ...;
-        with `bare` their rows alone.
+        """What the graphs take for these tokens, all of which have a row, at these positions, by default 0, 1, 2, ...
+        but for padding; with `bare` their rows alone.
 
         Raises InvalidInput for positions without a row.
         """
         rows = _rows(self.table, ids)
         for step in () if bare else self.steps:
-            rows = self._after(step, rows, at)
+            rows = self._after(step, rows, ids, at)
         return rows
 
     def _after(
-        self, step: str, x: Float32[np.ndarray, "tokens width"], at: np.ndarray | None
+        self, step: str, x: Float32[np.ndarray, "tokens width"], ids: np.ndarray, at: np.ndarray | None
     ) -> Float32[np.ndarray, "tokens width"]:
         tensors: Mapping[str, np.ndarray] = self.tensors
         match step:
@@ -120,7 +126,7 @@ class Embeddings:
             case "segment":
                 return _affine(x, tensors["segment"])
             case "positions":
-                return _affine(x, self._positions(len(x), at))
+                return _affine(x, self._positions(ids, at))
             case "norm":
                 centred = x - x.mean(-1, keepdims=True)
                 deviation = np.sqrt(np.square(centred).mean(-1, keepdims=True) + np.float32(self.epsilon))
@@ -128,9 +134,11 @@ class Embeddings:
             case _:
                 return _affine(x @ tensors["projection.weight"].T, tensors.get("projection.bias"))
 
-    def _positions(self, tokens: int, at: np.ndarray | None) -> Float32[np.ndarray, "tokens width"]:
+    def _positions(self, ids: np.ndarray, at: np.ndarray | None) -> Float32[np.ndarray, "tokens width"]:
         assert self.largest is not None
         if at is None:
+            real = np.ones(len(ids), bool) if self.padding is None else ids != self.padding
+            tokens = int(real.sum())
             if tokens > self.largest + 1:
                 raise InvalidInput(
                     f"the text has {tokens:,} tokens, but the model has positions for {self.largest + 1:,}: send less",
@@ -138,6 +146,10 @@ class Embeddings:
                     limit=self.largest + 1,
                 )
             first: np.ndarray = self.positions[:tokens]
+            if tokens < len(ids):
+                every = np.repeat(self.tensors["padding"][None], len(ids), axis=0)
+                every[real] = first
+                return every
             return first.astype(np.float32, copy=False)
         wrong = np.flatnonzero((at != np.floor(at)) | (at < 0) | (at > self.largest))
         if wrong.size:
@@ -157,7 +169,7 @@ def _checked(steps: tuple[str, ...], shapes: Mapping[str, tuple[int, ...]], widt
         for number, name in enumerate(STEPS[step]):
             wanted: tuple[int | str, ...] = (width,)
             if step == "positions":
-                wanted = ("positions", width)
+                wanted = (width,) if number else ("positions", width)
             elif step == "projection":
                 wanted = ("out", width) if number == 0 else (shapes["projection.weight"][0],)
             shape = shapes.get(name)

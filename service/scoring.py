@@ -208,7 +208,8 @@ class Scoring:
                     pointer="/query_positions" if input.query_positions is not None else "/key_positions",
                 )
             at = input.positions
-        embed = partial(text.embed, input.text, limits.tokens, at, bare=alone)
+        placed = any(one is not None for one in (input.positions, input.query_positions, input.key_positions))
+        embed = partial(text.embed, input.text, limits.tokens, at, bare=alone, placed=placed)
         embeddings, names = embed() if size < INLINE_TEXT else await asyncio.to_thread(embed)
         others = [id for id in model.encodings if (id in bare) is not alone]
         unfit = dict.fromkeys(others, _unfit(model, bare, alone)) if others else {}

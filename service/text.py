@@ -70,13 +70,14 @@ class Text:
         return {"vocabulary": self.embeddings.vocabulary, "default_encoding": self.encoding or default}
 
     def embed(
-        self, text: str, most: int, at: np.ndarray | None = None, *, bare: bool = False
+        self, text: str, most: int, at: np.ndarray | None = None, *, bare: bool = False, placed: bool = False
     ) -> tuple[Float32[np.ndarray, "tokens width"], list[str]]:
         """The embeddings of the tokens of a text, those included that the tokenizer adds, and the tokens' names: at the
-        positions `at`, where the model has some of its own, by default 0, 1, 2, ...; with `bare` the vocabulary's rows.
+        positions `at`, where the model has some of its own, by default 0, 1, 2, ...; with `bare` the vocabulary's rows,
+        whose positions are the request's if they are `placed`.
 
-        Raises InvalidInput where there are none, or one without a row; PayloadTooLarge where there are more than
-        `most`.
+        Raises InvalidInput where there are none, or one without a row or a position; PayloadTooLarge where there are
+        more than `most`.
         """
         # Of a batch of one, for `encode` alone would keep every other thread waiting.
         ids = self.tokenizer.encode_batch_fast([text])[0].ids
@@ -93,6 +94,13 @@ class Text:
         if distinct[-1] >= self.embeddings.vocabulary:
             raise InvalidInput(
                 f"the text has the token {names[-1][:80]!r}, for which the model has no embedding", pointer="/text"
+            )
+        if bare and not placed and self.embeddings.padding in ids:
+            padding = names[int(np.searchsorted(distinct, self.embeddings.padding))]
+            raise InvalidInput(
+                f"the text has the token {padding!r}, padding, which has no position of its own in this model: leave "
+                "it out, send positions, or ask for an encoding that takes what token and position make together",
+                pointer="/text",
             )
         return self.embeddings.of(np.array(ids), at, bare=bare), [names[one] for one in where]
 

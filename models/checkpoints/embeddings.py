@@ -13,9 +13,19 @@ from models.checkpoints.llama import TRAITS
 from models.checkpoints.source import Config, Tensors
 
 PADDED = ("roberta", "xlm-roberta", "camembert")
-"""Their tables of positions begin with rows for padding: the first token has the row after it."""
+"""Their tables of positions begin with rows for padding: the first token has the row after it, and a padding token,
+which is not counted, that of padding.
+"""
 MPNET_PADDING = 1
 """Whatever the configuration says."""
+
+
+@dataclass(frozen=True)
+class Padding:
+    """The token that stands for none, and what is added in the place of a position wherever it comes."""
+
+    token: int
+    row: Float[Tensor, " width"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +39,7 @@ class Embeddings:
     scale: float = 1.0
     segment: Float[Tensor, " width"] | None = None
     positions: Float[Tensor, "positions width"] | None = None
+    padding: Padding | None = None
     norm: Norm | None = None
     projection: Projection | None = None
     projection_first: bool = False
@@ -41,12 +52,23 @@ def embeddings(tensors: Tensors, config: Config) -> Embeddings:
 
 def position_rows(tensors: Tensors, config: Config) -> Float[Tensor, "positions width"]:
     """The learned positions of BERT's kin, position 0 first. Raises CheckpointError."""
-    table = tensors.get("embeddings.position_embeddings.weight")
+    table, padding = tensors.get("embeddings.position_embeddings.weight"), _padding_token(config)
+    return (table if padding is None else table[padding + 1 :]).contiguous()
+
+
+def padding(tensors: Tensors, config: Config) -> Padding | None:
+    """That of a model whose padding has a row among its positions; None of others. Raises CheckpointError."""
+    token = _padding_token(config)
+    if token is None:
+        return None
+    return Padding(token, tensors.get("embeddings.position_embeddings.weight")[token].contiguous())
+
+
+def _padding_token(config: Config) -> int | None:
+    """Also the index of its row."""
     if config.model_type == "mpnet":
-        table = table[MPNET_PADDING + 1 :]
-    elif config.model_type in PADDED:
-        table = table[int(config.number("pad_token_id", default=1)) + 1 :]
-    return table.contiguous()
+        return MPNET_PADDING
+    return int(config.number("pad_token_id", default=1)) if config.model_type in PADDED else None
 
 
 def segment(tensors: Tensors) -> Float[Tensor, " width"] | None:
@@ -71,6 +93,7 @@ def _bert(tensors: Tensors, config: Config) -> Embeddings:
         tensors.place("embeddings.word_embeddings.weight"),
         segment=None if config.model_type in ("distilbert", "mpnet") else segment(tensors),
         positions=None if config.model_type == "roformer" else position_rows(tensors, config),
+        padding=padding(tensors, config),
         norm=bert_norm(tensors, config),
         projection=tensors.linear("embeddings_project", width, config.whole("embedding_size")) if projects else None,
     )

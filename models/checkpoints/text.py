@@ -114,6 +114,7 @@ def _made(found: Embeddings, bare: list[str]) -> Made:
         scale=found.scale,
         segment=found.segment,
         positions=found.positions,
+        padding=None if found.padding is None else (found.padding.token, found.padding.row),
         norm=None if norm is None or norm.weight is None else (norm.weight, norm.bias),
         epsilon=0.0 if norm is None else norm.epsilon,
         projection=None if projection is None else (projection.weight, projection.bias),

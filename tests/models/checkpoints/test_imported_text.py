@@ -26,6 +26,7 @@ from models.checkpoints.importing import import_layer, write_layer_text
 from models.checkpoints.reading import read
 from models.checkpoints.text import remove_text
 from models.text import FOLDER
+from service.errors import InvalidInput
 from service.text import Text
 from tests.models.checkpoints.direct import weights
 from tests.models.checkpoints.miniatures import MINIATURES
@@ -69,6 +70,54 @@ def test_a_text_is_the_librarys_first_hidden_states(
     np.testing.assert_allclose(embedded, hidden.numpy(), atol=1e-5, rtol=0)
     ours = weights(read(folder, 0).layer, torch.from_numpy(embedded)[None])
     np.testing.assert_allclose(ours[0], attention.numpy(), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "token"), [("roberta", 0), ("roberta", 3), ("xlm-roberta", 1), ("camembert", 1), ("mpnet", 1)]
+)
+@pytest.mark.parametrize("text", ["{} the dog {} {} chased {}", "{}", "the cat {} {} {}"])
+def test_padding_in_a_text_has_no_position_and_is_not_counted(
+    model_type: str, token: int, text: str, tmp_path: Path
+) -> None:
+    folder = make(model_type, 0, tmp_path / "model", pad_token_id=token, bos_token_id=2, eos_token_id=4).folder
+    tokenizer = word_tokenizer()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    padded = text.replace("{}", tokenizer.id_to_token(token) or "")
+    embedded, _ = text_of(folder, tmp_path / "home").embed(padded, 100)
+    ids = tokenizer.encode(padded).ids
+    assert ids.count(token) == text.count("{}")
+    hidden, attention = answered(folder, ids)
+    np.testing.assert_allclose(embedded, hidden.numpy(), atol=1e-5, rtol=0)
+    ours = weights(read(folder, 0).layer, torch.from_numpy(embedded)[None])
+    np.testing.assert_allclose(ours[0], attention.numpy(), atol=1e-5, rtol=0)
+
+
+def test_padding_counts_nothing_of_the_positions_that_there_are(tmp_path: Path) -> None:
+    folder = make("roberta", 0, tmp_path / "model", pad_token_id=3, bos_token_id=1).folder
+    tokenizer = word_tokenizer()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    found, padding = text_of(folder, tmp_path / "home"), tokenizer.id_to_token(3) or ""
+    assert found.embeddings.largest is not None
+    most = found.embeddings.largest + 1
+    found.embed(" ".join(["dog"] * (most - 2) + [padding] * 5), 1000)
+    with pytest.raises(InvalidInput, match=f"has {most + 1} tokens"):
+        found.embed(" ".join(["dog"] * (most - 1) + [padding] * 5), 1000)
+    placed = found.embed(f"dog {padding}", 100, np.arange(4.0))[0]
+    np.testing.assert_allclose(
+        placed, found.embeddings.of(np.array(tokenizer.encode(f"dog {padding}").ids), np.arange(4.0)), rtol=0
+    )
+    assert np.abs(placed - found.embed(f"dog {padding}", 100)[0])[2:].max() > 1e-3
+
+
+def test_bare_tokens_have_no_row_for_padding(tmp_path: Path) -> None:
+    folder = make("roberta", 0, tmp_path / "model", pad_token_id=3, bos_token_id=1).folder
+    tokenizer = word_tokenizer()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    found, padding = text_of(folder, tmp_path / "home"), tokenizer.id_to_token(3) or ""
+    with pytest.raises(InvalidInput, match=f"'{padding}', padding, which has no position"):
+        found.embed(f"dog {padding}", 100, bare=True)
+    assert found.embed(f"dog {padding}", 100, bare=True, placed=True)[0].shape[0] == 4
+    assert found.embed("dog", 100, bare=True)[0].shape[0] == 3
 
 
 @pytest.mark.parametrize("model_type", sorted(set(ARCHITECTURES) - {"smollm3", "starcoder2"}))
