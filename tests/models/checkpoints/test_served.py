@@ -5,6 +5,8 @@ itself is so.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 import httpx
 import numpy as np
@@ -44,11 +46,14 @@ class Served:
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     checkpoints, exported = tmp_path_factory.mktemp("checkpoints"), tmp_path_factory.mktemp("exported")
-    miniatures = {}
-    for model_type, (seed, index) in LAYERS.items():
-        miniatures[model_type] = make(model_type, seed, checkpoints / model_type)
-        word_tokenizer().save(str(checkpoints / model_type / "tokenizer.json"))
-        export(checkpoints / model_type, index, model_type, exported)
+    miniatures, exports = {}, []
+    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
+        for model_type, (seed, index) in LAYERS.items():
+            miniatures[model_type] = make(model_type, seed, checkpoints / model_type)
+            word_tokenizer().save(str(checkpoints / model_type / "tokenizer.json"))
+            exports.append(pool.submit(export, checkpoints / model_type, index, model_type, exported))
+    for done in exports:
+        done.result()
     with client(exported) as http:
         yield Served(http, miniatures)
 
