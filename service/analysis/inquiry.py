@@ -33,7 +33,7 @@ PAIR_CELLS = 1 << 18
 """Two matrices are compared in blocks of about so many cells: the graph makes several of each, which a core's cache
 then holds."""
 
-DEVICE_CELLS = 1 << 21
+DEVICE_CELLS = 1 << 20
 """The same where a device computes them, several at once."""
 
 QUICK = 1 << 12

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,6 +27,15 @@ def own(feeds: Mapping[str, np.ndarray], prefix: str = "") -> dict[str, Own]:
     return {prefix + name: Own(feeds[name], axes) for name, axes in AXES.items() if name in feeds}
 
 
+@lru_cache(64)
+def _shared(tolerance: float, top: int) -> Tables:
+    """Kept, so that they stay on the device."""
+    arrays = {"tolerance": np.array(tolerance), "top": np.zeros(top, np.float32)}
+    for array in arrays.values():
+        array.flags.writeable = False
+    return Tables(f"{tolerance:g}, of {top}", arrays)
+
+
 def pair_job(
     graph: Graph,
     matrices: Mapping[str, np.ndarray],
@@ -47,11 +57,10 @@ def pair_job(
         # So that what fills its bucket shares the runs of what does not.
         inputs["real_keys"] = Own(np.ones((batch, keys), bool), KEYS)
         switches = (*switches, PADDED)
-    shared = {"tolerance": np.array(tolerance), "top": np.zeros(top, np.float32)}
     most = padded or (queries, keys)
     return Job.of_items(
         graph,
-        Tables(f"{tolerance:g}, of {top}", shared),
+        _shared(tolerance, top),
         inputs,
         outputs,
         (batch, queries, keys),

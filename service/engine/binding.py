@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
@@ -17,6 +18,8 @@ from service.engine.memory import Memory, Pool, Resident, Slab, aligned
 
 if TYPE_CHECKING:
     from service.engine.session import Session
+
+logger = logging.getLogger(__name__)
 
 TYPES = {
     "tensor(float)": np.float32,
@@ -52,6 +55,8 @@ class Bound:
     """Of its runs."""
     runs: int = 0
     graph: int = NO_GRAPH
+    thread: int = 0
+    """That captured it."""
 
 
 class Signature:
@@ -84,7 +89,8 @@ class Binding:
 
     A session may allow CUDA graphs. Then a run whose shapes and addresses have been seen `warm` times is captured, at
     most `captured` of them for a session, and from then on replayed. A graph reads and writes the addresses that it was
-    captured with, so the addresses are a part of what is looked up. It belongs to the thread that captured it.
+    captured with, so the addresses are a part of what is looked up. It belongs to the thread that captured it: others
+    run without. A session of which a run cannot be captured is run without from then on.
     """
 
     def __init__(
@@ -190,16 +196,26 @@ class Binding:
 
     def _run(self, session: Session, signature: Signature, bound: Bound) -> None:
         bound.runs += 1
-        if (
+        capture = (
             session.graphs
             and bound.graph == NO_GRAPH
             and bound.runs > self._warm
             and self.graphs(session) < self._captured
-        ):
+        )
+        if capture:
             self._last_graph += 1
-            bound.graph = self._last_graph
+            bound.graph, bound.thread = self._last_graph, threading.get_ident()
             bound.options = graph_options(bound.graph)
-        session.native.run_with_iobinding(bound.binding, bound.options)
+        mine = bound.graph == NO_GRAPH or bound.thread == threading.get_ident()
+        try:
+            session.native.run_with_iobinding(bound.binding, bound.options if mine else session.options)
+        except Exception as error:  # onnxruntime's errors share no other base
+            if not capture:
+                raise
+            logger.warning("a graph is run without CUDA graphs from now on, for it could not be captured: %s", error)
+            session.graphs = False
+            bound.graph, bound.options = NO_GRAPH, session.options
+            session.native.run_with_iobinding(bound.binding, bound.options)
         # It has waited for the device already unless somebody set it not to; where it has, this costs nothing.
         bound.binding.synchronize_outputs()
 

@@ -6,6 +6,7 @@ import gc
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -347,6 +348,56 @@ def test_so_many_graphs_are_captured_and_no_more(graph: Graph) -> None:
     assert binding.graphs(session) == 2
 
 
+class Native:
+    """An onnxruntime session that notes which graph each run is of, and refuses to capture where it is told to."""
+
+    def __init__(self, session: Session, *, refuses: bool = False) -> None:
+        self._native, self.graphs, self.refuses = session.native, list[str](), refuses
+        session.native = self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._native, name)
+
+    def run_with_iobinding(self, binding: Any, options: Any) -> None:
+        self.graphs.append(options.get_run_config_entry("gpu_graph_id"))
+        if self.refuses and self.graphs[-1] != "-1":
+            raise RuntimeError("operation not permitted when stream is capturing")
+        self._native.run_with_iobinding(binding, options)
+
+
+def test_a_run_that_cannot_be_captured_is_run_without_from_then_on(graph: Graph) -> None:
+    binding, session = Binding(HostMemory(), warm=1), graph_session(graph)
+    native, job = Native(session, refuses=True), random_job(graph)
+    for _ in range(5):
+        found = dict(zip(session.outputs, binding.run(session, assemble([job])), strict=True))
+        assert_expected([job], [{name: found[name] for name in job.outputs}])
+    assert [one for one in native.graphs if one != "-1"] == ["1"]
+    assert binding.graphs(session) == 0
+
+
+def test_what_fails_without_a_graph_fails(graph: Graph) -> None:
+    binding, session = Binding(HostMemory(), warm=1), graph_session(graph)
+    feeds = assemble([random_job(graph)])
+    binding.run(session, feeds)
+    Native(session).run_with_iobinding = None  # type: ignore[method-assign, assignment]
+    with pytest.raises(TypeError):
+        binding.run(session, feeds)
+
+
+def test_a_graph_is_replayed_by_the_thread_that_captured_it_only(graph: Graph) -> None:
+    binding, session = Binding(HostMemory(), warm=1), graph_session(graph)
+    native, feeds = Native(session), assemble([random_job(graph)])
+    for _ in range(4):
+        binding.run(session, feeds)
+    assert native.graphs[-1] == "1"
+    thread = threading.Thread(target=binding.run, args=(session, feeds))
+    thread.start()
+    thread.join()
+    assert native.graphs[-1] == "-1"
+    binding.run(session, feeds)
+    assert native.graphs[-1] == "1"
+
+
 def test_a_session_without_graphs_captures_none(graph: Graph) -> None:
     binding, session = Binding(HostMemory(), warm=1), Session(graph.path, Provider(CPU))
     for _ in range(4):
@@ -425,6 +476,21 @@ def test_an_array_may_be_dropped_by_any_thread() -> None:
     thread.join()
     gc.collect()
     assert pool.empty((100,), np.float32).ctypes.data == address
+
+
+def test_a_slab_that_cannot_grow_serves_what_is_smaller(memory: Counting) -> None:
+    slab = Slab(memory, lambda: None)
+    slab.reserve(100)
+
+    def fail(size: int) -> int:
+        raise CudaError("cudaMalloc failed: out of memory (CUDA error 2)")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "allocate", fail)
+        with pytest.raises(CudaError):
+            slab.reserve(1 << 30)
+    assert slab.reserve(100)
+    assert memory.held() == 1
 
 
 def test_a_slab_grows_and_says_so() -> None:
