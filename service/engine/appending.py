@@ -60,12 +60,12 @@ def append(before: onnx.ModelProto, behind: onnx.ModelProto, outputs: Sequence[s
 
 
 def _sizes(before: Mapping[str, onnx.ValueInfoProto], behind: onnx.ModelProto) -> dict[str, Dimension]:
-    """What the graph before says of the sizes that the one behind names: of heads it may know the number."""
+    """What the graph before says, if it does, of the sizes that the one behind names: of heads perhaps the number."""
     return {
         theirs.dim_param: ours
         for value in behind.graph.input
         if value.name in before
-        for theirs, ours in zip(_axes(value), _axes(before[value.name]), strict=True)
+        for theirs, ours in zip(_axes(value), _axes(before[value.name]), strict=False)
     }
 
 
