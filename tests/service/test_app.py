@@ -46,8 +46,9 @@ class Gated(Sessions):
 
     def run(self, *arguments: Any, **more: Any) -> dict[str, np.ndarray]:
         self.runs += 1
+        gate = self.gate
         self.entered.set()
-        assert self.gate.wait(20)
+        assert gate.wait(20)
         if self.failure is not None:
             raise self.failure
         return super().run(*arguments, **more)
@@ -89,8 +90,13 @@ class Client:
     def leave(self) -> None:
         self._left.set()
 
+    async def ended(self) -> None:
+        """Until it is over of itself: `wait_for` would end it in the end, and see nothing wrong."""
+        assert (await asyncio.wait([self.task], timeout=20))[0], "it goes on"
+
     async def answer(self) -> tuple[int, dict[str, str], bytes]:
-        await asyncio.wait_for(self.task, 20)
+        await self.ended()
+        await self.task
         headers = {key.decode(): value.decode() for key, value in self.messages[0]["headers"]}
         return self.messages[0]["status"], headers, b"".join(bytes(part["body"]) for part in self.messages[1:])
 
@@ -142,7 +148,7 @@ def test_a_client_that_leaves_while_queued_is_never_computed_and_counts_as_499()
         leaver, stayer = Client(app), Client(app)
         await until(lambda: service(app).engine.queued_jobs == 2)
         leaver.leave()
-        await asyncio.wait_for(leaver.task, 5)
+        await leaver.ended()
         assert service(app).engine.queued_jobs == 1
         assert leaver.messages == []
         sessions.gate.set()
@@ -160,14 +166,19 @@ def test_a_client_that_leaves_while_queued_is_never_computed_and_counts_as_499()
 
 def test_one_of_eight_in_flight_leaves_and_seven_answer() -> None:
     async def scenario(app: FastAPI, sessions: Gated) -> None:
-        sessions.gate.clear()
-        clients = [Client(app) for _ in range(8)]
+        first_gate, second_gate = sessions.gate, threading.Event()
+        first_gate.clear()
+        first = Client(app)
         await until(sessions.entered.is_set)
-        await asyncio.sleep(0.02)
+        clients = [Client(app) for _ in range(8)]
+        await until(lambda: service(app).engine.queued_jobs == 8)
+        sessions.gate = second_gate
+        first_gate.set()
+        await until(lambda: service(app).engine.running_jobs == 8)  # all in one run
         clients[0].leave()
-        await asyncio.wait_for(clients[0].task, 5)
-        sessions.gate.set()
-        assert [(await client.answer())[0] for client in clients[1:]] == [200] * 7
+        await clients[0].ended()
+        second_gate.set()
+        assert [(await client.answer())[0] for client in (first, *clients[1:])] == [200] * 8
 
     run(scenario)
 
@@ -178,7 +189,7 @@ def test_a_client_that_leaves_while_it_sends_is_forgotten() -> None:
         client._events = [{"type": "http.request", "body": BODY[:50], "more_body": True}]
         await asyncio.sleep(0.01)
         client.leave()
-        await asyncio.wait_for(client.task, 5)
+        await client.ended()
         assert client.messages == []
         assert metrics(app)["attention_rejected_total", (("reason", "cancelled"),)] == 1
         assert sessions.runs == 0

@@ -36,7 +36,8 @@ async def asked(path: str) -> AsyncIterator[tuple[FastAPI, Callable[[], Awaitabl
 
     async def ask() -> int | None:
         client = Client(app, PROTOCOL, path) if path == INFER else Client(app, path=path)
-        await asyncio.wait_for(client.task, 20)
+        await client.ended()
+        await client.task
         return client.messages[0]["status"] if client.messages else None
 
     async with alive(app):
@@ -51,7 +52,7 @@ def test_each_failure_moves_exactly_one_counter(path: str, labels: str, monkeypa
         async with asked(path) as (app, ask):
             before = metrics(app)
             for failure in (*failures(), ZeroDivisionError):
-                arguments, named = SPECIAL.get(failure, (("of itself",), {}))  # type: ignore[call-overload]
+                arguments, named = SPECIAL.get(failure, (("of itself",), {}))
                 error = failure(*arguments, **named)
 
                 async def fails(*_: Any, error: Exception = error, **__: Any) -> None:

@@ -7,6 +7,7 @@ import asyncio
 import gc
 import logging
 import random
+import sys
 import threading
 import time
 from collections import Counter
@@ -268,7 +269,7 @@ def resident() -> int:
 
 def alive() -> Counter[str]:
     gc.collect()
-    kinds = (Ticket, Pending, Job, Exchange, Waiting)
+    kinds = (Ticket, Pending, Job, Exchange, Waiting, asyncio.Task)
     return Counter(type(one).__name__ for one in gc.get_objects() if type(one) in kinds)
 
 
@@ -368,3 +369,50 @@ def test_a_large_answer_is_written_beside_the_event_loop_and_a_small_one_on_it(
 
     small, large = asyncio.run(main())
     assert small == threading.main_thread().name != large
+
+
+INFER = "/v2/models/identity.rope/infer"
+PROTOCOL = b'{"inputs": [{"name": "embeddings", "datatype": "FP32", "shape": [1, 90, 16], "data": [%b]}]%b}'
+NINETY = np.random.default_rng(0).standard_normal((90, 16)).astype(np.float32)
+"""Its matrices have 8,100 numbers."""
+
+
+def test_no_matrix_is_made_a_list_on_its_way_out(sessions: Breaking) -> None:
+    """vllm#41681: `.tolist()` took most of the time of an answer. In every format, by every door."""
+    watched, body = False, samples.npy(NINETY)
+    largest: dict[str, int] = {}
+
+    def look(_: object, event: str, called: Any) -> None:
+        if watched and event == "c_call" and called.__name__ in ("tolist", "tobytes"):
+            owner = called.__self__
+            if isinstance(owner, np.ndarray):
+                largest[called.__name__] = max(owner.size, largest.get(called.__name__, 0))
+
+    async def main() -> None:
+        nonlocal watched
+        async with listening(sessions) as (_, port), Client(port) as client:
+            watched = True
+            sys.setprofile(look)
+            for accept, query in (
+                (media.JSON, ""),
+                (media.JSON, "&arrays=base64"),
+                (media.SAFETENSORS, ""),
+                (media.SAFETENSORS, "&dtype=float16"),
+                (media.NPZ, ""),
+            ):
+                for returns in ("weights,scores", "weights,output,terms,summary"):
+                    path = f"/attention?heads=2&return={returns}{query}"
+                    for _ in range(4):  # then they are answered from the socket
+                        assert await client.ask(body, path=path, accept=accept) == 200
+            numbers = ",".join(map(str, NINETY.ravel())).encode()
+            for binary in (b"", b', "parameters": {"binary_data_output": true}'):
+                assert await client.ask(PROTOCOL % (numbers, binary), path=INFER, accept=media.JSON) == 200
+
+    threading.setprofile(look)
+    try:
+        asyncio.run(main())
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    assert largest["tolist"] < 1000, "those of a summary are"
+    assert largest.get("tobytes", 0) < 1000

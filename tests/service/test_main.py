@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from service.engine.device import CUDA, Provider, cuda_problem
 from service.settings import variables
 from tests.service.process import command
 
@@ -48,6 +50,16 @@ def test_settings_that_are_wrong_are_named_and_the_exit_code_is_2(settings: dict
     done = command(**settings)
     assert done.returncode == 2
     assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(cuda_problem(Provider(CUDA)) is None, reason="this machine has a GPU that works")
+def test_a_gpu_that_was_asked_for_and_is_not_there_ends_the_start_naming_what_is_missing() -> None:
+    """onnxruntime#23372, #17801: it would compute on the CPU instead, and say nothing."""
+    done = command(device="cuda", port="0")
+    assert done.returncode == 1
+    assert "device cuda was asked for" in done.stderr
+    assert re.search(r"lib\w+\.so|no usable GPU|without CUDA", done.stderr)
     assert "Traceback" not in done.stderr
 
 

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import ctypes
+from typing import Any
+
 import pytest
 
+from service.engine import device
 from service.engine.device import CPU, CUDA, DeviceError, Provider, choose, cuda_problem
 
 PROBLEM = cuda_problem(Provider(CUDA))
@@ -16,6 +20,27 @@ def test_the_cpu_is_the_cpu() -> None:
 def test_cuda_that_is_not_there_fails_the_start_and_says_what_is_missing() -> None:
     with pytest.raises(DeviceError, match=r"libcuda|libcublas|no usable GPU|without CUDA"):
         choose("cuda")
+
+
+class Driver:
+    """One that finds a GPU."""
+
+    def cuInit(self, _: int) -> int:  # noqa: N802
+        return 0
+
+
+@pytest.mark.skipif(device._missing_library() is None, reason="CUDA's libraries are all here")
+def test_a_library_of_cuda_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """onnxruntime#23372: where one is missing it computes on the CPU, and nobody is told."""
+    load = ctypes.CDLL
+
+    def loaded(name: Any, *arguments: Any, **more: Any) -> Any:
+        return Driver() if name == "libcuda.so.1" else load(name, *arguments, **more)
+
+    monkeypatch.setattr(ctypes, "CDLL", loaded)
+    with pytest.raises(DeviceError, match=r"a CUDA library is missing: lib\w+\.so"):
+        choose("cuda")
+    assert choose("auto") == Provider(CPU)
 
 
 @pytest.mark.skipif(PROBLEM is None, reason="this machine has a GPU that works")

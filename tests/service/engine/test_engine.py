@@ -290,6 +290,30 @@ def test_small_jobs_of_one_turn_are_one_run_on_the_event_loop() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("built", [True, False], ids=["on the event loop", "by a worker"])
+def test_no_run_has_more_cells_than_its_limit_but_for_a_job_that_has_them_alone(built: bool) -> None:
+    """BentoML#3710: batches were over their limit."""
+
+    async def main() -> None:
+        gate = threading.Event()
+        runner, observer = Threads(built=built, gates={-1.0: gate}), Observer()
+        async with running(runner, policy=CpuPolicy(run_cells=10), observer=observer) as engine:
+            calls = [engine.run([job(float(i), cells=11 if i == 3 else 4)]) for i in range(6)]
+            if built:
+                found = await asyncio.gather(*calls)
+            else:
+                first = await busy(engine, runner)
+                tasks = await begin(*calls)
+                gate.set()
+                found = await asyncio.gather(*tasks)
+                await first
+            assert [only(one) for one in found] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+        assert [run for run in runner.runs if run != [-1.0]] == [[0.0, 1.0], [2.0], [3.0], [4.0, 5.0]]
+        assert ("started", "identity.none", 2, "full") in observer.told
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(("built", "cells"), [(False, 4), (True, 10**8)])
 def test_what_is_large_or_must_be_built_first_runs_on_a_thread(built: bool, cells: int) -> None:
     async def main() -> None:

@@ -4,12 +4,15 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from onnxruntime.capi.onnxruntime_pybind11_state import EPFail
 
 from service.engine.assembly import assemble
+from service.engine.device import CPU, CUDA, Provider, cuda_problem, smallest
 from service.engine.job import Graph, Job, Tables, digest
 from service.engine.session import Session, Sessions
 from tests.service.engine.exports import IDENTITY, exported, exported_job
@@ -197,6 +200,31 @@ def test_an_exported_encoding_gives_the_same_with_all_visible_as_without_a_mask(
         np.testing.assert_allclose(masked[name], unmasked[name], atol=1e-6)
         alone = run(sessions, replace(job, outputs=(name,)))
         np.testing.assert_allclose(alone[name], unmasked[name], atol=1e-6)
+
+
+@pytest.mark.skipif(cuda_problem(Provider(CUDA)) is None, reason="this machine has a GPU that works")
+def test_a_session_that_the_device_cannot_have_is_not_one_of_the_cpu() -> None:
+    """onnxruntime#23372: it takes the CPU instead, in silence."""
+    with pytest.raises(RuntimeError, match=f"chose {CPU} where {CUDA} was asked for"):
+        Session(smallest(), Provider(CUDA))
+
+
+def test_a_run_that_the_device_fails_is_not_repeated_on_the_cpu() -> None:
+    """onnxruntime#17801: it does so by default where a run fails, and ever after."""
+
+    session = Session(smallest(), Provider(CPU))
+    inner = session.native._sess
+
+    class Failing:
+        def run(self, *_: Any) -> None:
+            raise EPFail("CUDA failure 700: an illegal memory access was encountered")
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(inner, name)
+
+    session.native._sess = Failing()
+    with pytest.raises(EPFail, match="illegal memory access"):
+        session.run(["y"], {"x": np.ones(1, np.float32)})
 
 
 def test_nothing_is_printed_where_there_is_no_gpu(graph: Graph, capfd: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import json
 from pathlib import Path
@@ -51,7 +50,7 @@ def test_a_client_that_leaves_is_never_computed_and_counts_as_failed() -> None:
         leaver = ask(app)
         await until(lambda: service(app).engine.queued_jobs == 1)
         leaver.leave()
-        await asyncio.wait_for(leaver.task, 5)
+        await leaver.ended()
         assert leaver.messages == []
         sessions.gate.set()
         assert (await first.answer())[0] == 200
