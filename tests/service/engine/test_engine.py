@@ -314,6 +314,22 @@ def test_no_run_has_more_cells_than_its_limit_but_for_a_job_that_has_them_alone(
     asyncio.run(main())
 
 
+def test_there_is_room_for_no_more_than_a_run_may_have() -> None:
+    """For those that are made one job before the engine has them."""
+
+    async def main() -> None:
+        runner = Threads(built=True)
+        policy = CpuPolicy(run_cells=10, run_jobs=3)
+        async with running(runner, policy=policy) as engine:
+            assert [engine.room(job(cells=cells)) for cells in (1, 3, 4, 5, 6, 11)] == [3, 3, 2, 2, 1, 1]
+            assert engine.room(job(cells=10**8)) == 0, "too large to be run at once"
+            runner.built = False
+            assert engine.room(job()) == 0
+        assert engine.room(job()) == 0
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(("built", "cells"), [(False, 4), (True, 10**8)])
 def test_what_is_large_or_must_be_built_first_runs_on_a_thread(built: bool, cells: int) -> None:
     async def main() -> None:
