@@ -10,10 +10,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
+from service.app import create_app
 from service.board import Board
 from service.engine.device import CPU
+from service.errors import failures
 from service.exchange import Exchange
 from service.records import Timings
+from service.settings import Settings
 from service.telemetry import SECONDS, SessionLabels, Telemetry
 from tests.service import counts
 
@@ -271,6 +274,28 @@ def test_every_series_exists_before_the_first_request(application: FastAPI, clie
     client.get("/nowhere/at/all")
     assert read() == before
     assert len(before) < 10_000
+
+
+def test_all_that_can_happen_stands_at_0_before_anything_has() -> None:
+    """TEI#271, #520: metrics were empty until the first request, and a rate has no beginning then."""
+    service = create_app(Settings(device="cpu")).state.service
+    found = counts.parse(generate_latest(service.telemetry.registry).decode())
+    encodings = [*{one.id for one in service.catalogue.encodings}, "unknown"]
+    expected = [series("attention_rejected_total", reason=one.reason) for one in failures()]
+    for encoding in encodings:
+        expected += [series("attention_batches_total", encoding=encoding, trigger=one) for one in ("idle", "full")]
+        expected += [
+            series(f"attention_{name}_total", encoding=encoding) for name in ("nonfinite_outputs", "sequences")
+        ]
+        for endpoint in ("/attention", "/v2/models/{model}/infer"):
+            labels = {"endpoint": endpoint, "encoding": encoding}
+            expected += [series("attention_requests_total", **labels, status=str(one.status)) for one in failures()]
+            expected.append(series("attention_requests_total", **labels, status="200"))
+            expected += [
+                series("attention_request_duration_seconds_count", **labels, size=size) for size in ("", "s", "m", "l")
+            ]
+    assert {key: found.get(key) for key in expected} == dict.fromkeys(expected, 0.0)
+    assert counts.total(found, "attention_requests_total") == 0
 
 
 def test_the_text_is_read_as_prometheus_reads_it(client: TestClient) -> None:
