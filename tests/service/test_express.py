@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 from prometheus_client import generate_latest
 
+from service.engine.policy import CpuPolicy
 from service.engine.session import Sessions
+from service.engine.share import Share
 from service.errors import Overloaded
 from service.exchange import Exchange
 from service.express.heads import AGAIN, PATIENCE, REMEMBERED, ROUTINES
@@ -97,6 +99,19 @@ def test_those_of_one_turn_share_a_run_and_each_gets_its_own(door: Door) -> None
         content = answers[0][2]
         batch = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]["metadata"]
         assert json.loads(batch)["timings"]["batch_jobs"] > 1
+
+
+def test_those_of_one_turn_are_as_many_runs_as_their_cells_need(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """BentoML#3710: batches were over their limit."""
+    monkeypatch.setattr(CpuPolicy, "share", lambda self, job: Share(64, 5 * job.cells + 1))
+    bodies = [samples.npy(embeddings(12, 8, seed=seed)) for seed in range(12)]
+    door.long(request(bodies[0]))
+    assert door.short(request(bodies[0])) is not None
+    before = counts.parse(generate_latest(door.service.telemetry.registry).decode())
+    assert door.short(*map(request, bodies)) is not None
+    after = counts.parse(generate_latest(door.service.telemetry.registry).decode())
+    assert counts.changes(before, after, "attention_batches_total") == {("rope", "full"): 2, ("rope", "idle"): 1}
+    assert counts.changes(before, after, "attention_batch_requests_sum") == {("rope",): 12}
 
 
 def test_a_body_of_another_format_is_taken(door: Door) -> None:

@@ -46,7 +46,7 @@ async def asked(path: str) -> AsyncIterator[tuple[FastAPI, Callable[[], Awaitabl
 
 @pytest.mark.parametrize(("path", "labels"), [("/attention", "/attention"), (INFER, "/v2/models/{model}/infer")])
 def test_each_failure_moves_exactly_one_counter(path: str, labels: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """TEI#271: failures were counted as successes. Here each 4xx, each 5xx, a client that left and a defect."""
+    """triton#7713: failures were counted as successes. Here each 4xx, each 5xx, a client that left and a defect."""
 
     async def main() -> None:
         async with asked(path) as (app, ask):

@@ -277,7 +277,7 @@ def test_every_series_exists_before_the_first_request(application: FastAPI, clie
 
 
 def test_all_that_can_happen_stands_at_0_before_anything_has() -> None:
-    """TEI#271, #520: metrics were empty until the first request, and a rate has no beginning then."""
+    """TEI#520: metrics were empty until the first request, and a rate has no beginning then."""
     service = create_app(Settings(device="cpu")).state.service
     found = counts.parse(generate_latest(service.telemetry.registry).decode())
     encodings = [*{one.id for one in service.catalogue.encodings}, "unknown"]
