@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -262,15 +262,18 @@ class Express:
     def _queue(self, routine: Routine, requests: Sequence[Waiting]) -> None:
         """Has these wait for a worker, as far as there is room."""
         for one in requests:
-            refusal = self.attention.refusal(Load(1, routine.job.cells, large=False))
-            if refusal is None:
-                self.answers.keep(self._wait(routine, one))
-            else:
+            try:
+                if (refusal := self.attention.refusal(Load(1, routine.job.cells, large=False))) is not None:
+                    raise refusal
+                claim = self.arriving.keep(routine.length, self.settings.max_body_bytes)
+            except Overloaded as error:
                 one.answered = True
-                self.answers.refuse(one.connection, routine.asked, routine.length, one.began, refusal)
+                self.answers.refuse(one.connection, routine.asked, routine.length, one.began, error)
+            else:
+                self.answers.keep(self._wait(routine, one, claim))
 
-    async def _wait(self, routine: Routine, one: Waiting) -> None:
-        """Has a worker run it, and answers."""
+    async def _wait(self, routine: Routine, one: Waiting, claim: Callable[[], None] | None) -> None:
+        """Has a worker run it, and answers. `claim` is given up where its body is needed no more."""
         deadline = time.monotonic() + self.settings.deadline_seconds
         failure: ServiceError | None = None
         try:
@@ -281,6 +284,9 @@ class Express:
         except Exception:
             answered = False
             logger.exception("a request failed, and is read again")
+        finally:
+            if claim is not None:
+                claim()
         if answered or one.answered or not self.answers.staying(routine, [one]):
             return
         if failure is None:

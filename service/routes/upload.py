@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 
 from starlette.types import Message, Receive, Scope
@@ -35,17 +36,17 @@ class Arriving:
             raise _pending(f"{self.held} bytes of bodies that have not come in full", TOGETHER * limit)
         self.held += count
 
-    def keep(self, exchange: Exchange, count: int, limit: int) -> None:
-        """One that has come in full, until its request is done with it. One is kept whatever its size. Raises
-        BodiesPending.
+    def keep(self, count: int, limit: int) -> Callable[[], None] | None:
+        """One that has come in full, until its request is done with it: what is to be called then, once, if anything.
+        One is kept whatever its size. Raises BodiesPending.
         """
         if count < LIGHT:
-            return
+            return None
         most = max(LEAST, TOGETHER * limit)
         if self.whole and self.whole + self.held + count > most:
             raise _pending(f"{self.whole + self.held} bytes of bodies", most)
         self.whole += count
-        exchange.claim = partial(self._release, count)
+        return partial(self._release, count)
 
     def _release(self, count: int) -> None:
         self.whole -= count
@@ -85,7 +86,7 @@ async def read(scope: Scope, receive: Receive, limit: int, seconds: float, *, co
         content: bytes = message.get("body", b"")
         if len(content) > limit:
             raise too_large(f"{len(content)} bytes", limit)
-        arriving.keep(exchange, len(content), limit)
+        exchange.claim = arriving.keep(len(content), limit)
         return content
     try:
         async with asyncio.timeout(seconds):
@@ -93,7 +94,7 @@ async def read(scope: Scope, receive: Receive, limit: int, seconds: float, *, co
     except TimeoutError:
         exchange.close = True
         raise too_slow(seconds) from None
-    arriving.keep(exchange, len(body), limit)
+    exchange.claim = arriving.keep(len(body), limit)
     return body
 
 

@@ -165,6 +165,23 @@ def test_where_the_queue_is_full_the_numbers_are_not_looked_at(door: Door, monke
     assert asked == [(1, 2 * 4 * TOKENS * TOKENS)]
 
 
+def test_bodies_that_wait_count_like_those_of_every_other(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = request(BODY, QUERY)
+    door.long(sent)
+    assert door.short(sent) is not None
+    assert door.express.arriving.whole == 0
+    limit = upload.TOGETHER * door.express.settings.max_body_bytes
+    monkeypatch.setattr(door.express.arriving, "whole", limit - len(BODY))
+    assert (door.short(sent) or [(0, {}, b"")])[0][0] == 200
+    assert door.express.arriving.whole == limit - len(BODY)
+    monkeypatch.setattr(door.express.arriving, "whole", limit - len(BODY) + 1)
+    ((status, headers, content),) = door.short(sent) or [(0, {}, b"")]
+    assert status == 429
+    assert "retry-after" in headers
+    assert "bodies" in json.loads(content)["detail"]
+    assert door.service.lifecycle.inflight == 0
+
+
 def test_a_client_that_leaves_while_it_waits_is_counted_and_not_answered(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
