@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from service.deadline import exceeded
 from service.encoding import Encoding
 from service.engine.job import Tables
-from service.errors import DeadlineExceeded
 from service.plan import Picked
 
 DType = np.dtype[Any]
@@ -124,8 +124,8 @@ class Room:
                 self._serve()
             elif not mine[1].cancelled():
                 self.release(numbers)  # the turn came in the same moment
-            if isinstance(error, TimeoutError):
-                raise DeadlineExceeded("other large requests kept this one waiting until its deadline") from None
+            if isinstance(error, TimeoutError) and deadline is not None:
+                raise exceeded(deadline, "other large requests kept this one waiting") from None
             raise
         return Lease(self, numbers, loop)
 

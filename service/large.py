@@ -15,10 +15,11 @@ from jaxtyping import Bool
 
 from service.analysis.inquiry import Inquiry
 from service.blocks import Assembly, Block, Lease, Room, blocks, cut
+from service.deadline import exceeded
 from service.engine.batches import Throughput
 from service.engine.job import Job, JobResult, Tables
 from service.engine.pruning import whole
-from service.errors import Overloaded
+from service.errors import DeadlineExceeded, Overloaded
 from service.masks import Visible, combine, read_mask
 from service.plan import Part, Picked, Plan, Runs
 from service.positions import Positions
@@ -55,14 +56,16 @@ class Bounds:
 
 @dataclass(slots=True)
 class Spent:
-    """Where the time of the blocks went."""
+    """How many blocks are done, and where their time went."""
 
     compute: float = 0.0
     batch_assembly: float = 0.0
+    blocks: int = 0
 
     def add(self, answers: Sequence[JobResult]) -> None:
         self.compute += sum(answer.compute for answer in answers)
         self.batch_assembly += sum(answer.batch_assembly for answer in answers)
+        self.blocks += 1
 
     def add_to(self, timings: Timings, checking: float, waited: float) -> None:
         """`waited` is the time from the first block to the last."""
@@ -89,6 +92,7 @@ class Work:
     """Whether nothing of the request has been computed before."""
     inquiry: Inquiry | None
     assemblies: Sequence[Assembly]
+    spent: Spent
 
 
 class Large:
@@ -191,11 +195,18 @@ class Large:
         together = inquiry is not None and inquiry.compares
         groups = [slice(None)] if together else [slice(i, i + 1) for i in range(len(plan.parts))]
         try:
+            works = []
             for group in groups:
                 asked = None if inquiry is None else inquiry.of_parts(group)
-                first = not group.start
-                some = plan.parts[group], assemblies[group]
-                await self._group(Work(some[0], plan, read, queries, keys, deadline, first, asked, some[1]), spent)
+                first, made = not group.start, assemblies[group]
+                works.append(Work(plan.parts[group], plan, read, queries, keys, deadline, first, asked, made, spent))
+            try:
+                for work in works:
+                    await self._group(work)
+            except DeadlineExceeded:
+                assert deadline is not None
+                total = sum(len(self._cut(work)) for work in works)
+                raise exceeded(deadline, f"{spent.blocks} of {total} blocks of rows were computed") from None
             picked = [assembly.done() for assembly in assemblies]
         except BaseException:
             # Else whoever keeps the exception keeps all this, by its traceback.
@@ -206,31 +217,35 @@ class Large:
             lease.close()
         return picked, spent
 
-    async def _group(self, work: Work, spent: Spent) -> None:
-        running: deque[asyncio.Task[list[JobResult]]] = deque()
+    async def _group(self, work: Work) -> None:
+        running: deque[asyncio.Task[None]] = deque()
         try:
             async with aclosing(self._blocks(work)) as cut_up:
                 async for block, tables in cut_up:
                     if len(running) == AHEAD:
-                        spent.add(await running.popleft())
+                        await running.popleft()
                     running.append(asyncio.create_task(self._block(work, block, tables)))
             while running:
-                spent.add(await running.popleft())
+                await running.popleft()
         finally:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
+    def _cut(self, work: Work) -> list[Block]:
+        layout = work.plan.layout
+        cells = layout.heads * len(layout.key_positions) * sum(part.matrices for part in work.parts)
+        most = min(self._bounds.block, PIECE if work.inquiry is None else ANALYSED)
+        return list(blocks(len(work.queries), work.queries.shape[1], cells, most))
+
     async def _blocks(self, work: Work) -> AsyncGenerator[tuple[Block, list[Tables]]]:
         """Each block, with the tables of each part."""
-        all_needs, layout = [part.needs for part in work.parts], work.plan.layout
+        all_needs = [part.needs for part in work.parts]
         everything = [
             await self._tables.tables(needs) if needs.elements <= WHOLE_TABLES else None for needs in all_needs
         ]
-        cells = layout.heads * len(layout.key_positions) * sum(part.matrices for part in work.parts)
-        most = min(self._bounds.block, PIECE if work.inquiry is None else ANALYSED)
         queries, tables = slice(0, 0), list[Tables]()
-        for block in blocks(len(work.queries), work.queries.shape[1], cells, most):
+        for block in self._cut(work):
             if block.queries != queries:
                 queries = block.queries
                 tables = [
@@ -241,8 +256,7 @@ class Large:
                 ]
             yield block, tables
 
-    async def _block(self, work: Work, block: Block, tables: Sequence[Tables]) -> list[JobResult]:
-        """All that was run."""
+    async def _block(self, work: Work, block: Block, tables: Sequence[Tables]) -> None:
         visible = await asyncio.to_thread(_visible, work, block)
         queries, keys = work.queries[block.batch, block.queries], work.keys[block.batch]
         cells = len(queries) * queries.shape[1] * work.plan.layout.heads * keys.shape[1]
@@ -264,7 +278,7 @@ class Large:
                 await asyncio.to_thread(_place, assembly, block, work.plan, part, answer, visible)
         for answer in answers:
             answer.outputs = {}  # the runs' own arrays are needed no more
-        return answers
+        work.spent.add(answers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from service.deadline import told
 from service.engine.job import Job
 from service.engine.policy import Policy
 from service.engine.share import ALONE
@@ -170,8 +171,8 @@ class Batches(Generic[E]):
         if 0 < left < wait:
             advised = self.retry_after
             raise Overloaded(
-                f"{len(self)} jobs are queued, and this would be done in about {wait:.1f} s, after its deadline, which "
-                f"is {left:.3g} s away; try again in about {advised:.1f} s",
+                f"{len(self)} jobs are queued, and this would be done in about {wait:.1f} s, after "
+                f"{told(entries[0].deadline)}, which is {left:.3g} s away; try again in about {advised:.1f} s",
                 retry_after=advised,
                 queued_jobs=len(self),
                 queued_cells=self._cells,

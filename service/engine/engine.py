@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from service.deadline import exceeded
 from service.engine.batches import Batches, Entry, Limits
 from service.engine.compute import Compute, Runner
 from service.engine.cores import usable_cores
@@ -458,8 +459,8 @@ class Engine:
 def late(arrived: float, deadline: float) -> DeadlineExceeded:
     """Both are times of the engine's clock."""
     if deadline <= arrived:
-        return DeadlineExceeded("its deadline had already passed when it was queued: reading it took longer")
-    return DeadlineExceeded(f"not computed within its deadline, {deadline - arrived:.3g} s after it was queued")
+        return exceeded(deadline, "that was over before it could be queued to be computed")
+    return exceeded(deadline, f"it was queued {deadline - arrived:.3g} s before, and not computed yet")
 
 
 def _expire(pending: Pending, arrived: float, deadline: float) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from service.deadline import Deadline
 from service.engine.job import Job
 from service.errors import Overloaded, ServiceError
 from service.express.answers import Answers
@@ -274,7 +275,7 @@ class Express:
 
     async def _wait(self, routine: Routine, one: Waiting, claim: Callable[[], None] | None) -> None:
         """Has a worker run it, and answers. `claim` is given up where its body is needed no more."""
-        deadline = time.monotonic() + self.settings.deadline_seconds
+        deadline = Deadline.after(self.settings.deadline_seconds)
         failure: ServiceError | None = None
         try:
             with Leaving(partial(left, one.connection)):

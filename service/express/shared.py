@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from starlette.types import Message
 
+from service.deadline import Deadline
 from service.engine.job import Job, JobResult, Tables
 from service.errors import ClientClosedRequest, ServiceError
 from service.exchange import Exchange, new_id
@@ -271,7 +272,7 @@ class SharedExpress:
         self, connection: Connection, known: Known, job: Job, content: bytes, began: float, queued: float
     ) -> None:
         """By a worker."""
-        deadline = time.monotonic() + self.settings.deadline_seconds
+        deadline = Deadline.after(self.settings.deadline_seconds)
         try:
             with Leaving(partial(left, connection)):
                 (result,) = await self.scoring.engine.run([job], deadline)

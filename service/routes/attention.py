@@ -10,6 +10,7 @@ from typing import NamedTuple
 from starlette.types import Receive, Scope, Send
 
 from service.cache import Cache
+from service.deadline import Deadline
 from service.errors import InvalidInput, NotAcceptable, Overloaded, ServiceError, UnknownName
 from service.exchange import Exchange, header
 from service.instance import ALL, Instance
@@ -74,7 +75,7 @@ class Attention:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange.of(scope)
-        deadline = time.monotonic() + self.settings.deadline_seconds
+        deadline = Deadline.after(self.settings.deadline_seconds)
         exchange.encoding = UNKNOWN
         self.lifecycle.check_open()
         said = scope["query_string"], header(scope, b"accept"), header(scope, b"content-type")

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request
 from service.admission import Limits
 from service.analysis.given import GivenOptions, Studies, check
 from service.analysis.wanted import NAMES
+from service.deadline import Deadline
 from service.errors import DeadlineExceeded, Draining, InvalidInput, NotAcceptable, Overloaded
 from service.exchange import Exchange, header
 from service.lifecycle import Lifecycle
@@ -152,7 +153,7 @@ def router(
         invalid and left out, whatever else is there; numbers that are not finite are counted, too.
         """
         exchange = Exchange.of(request.scope)
-        deadline = time.monotonic() + settings.deadline_seconds
+        deadline = Deadline.after(settings.deadline_seconds)
         lifecycle.check_open()
         options = parse(request.scope["query_string"])
         media.negotiate(header(request.scope, b"accept"), (media.JSON,))

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from starlette.types import Receive, Scope, Send
 
+from service.deadline import Deadline
 from service.errors import PayloadTooLarge
 from service.exchange import Exchange, header
 from service.lifecycle import Lifecycle
@@ -75,14 +76,14 @@ class Infer:
         request, input, asked = await self._read(scope, receive, served, lending)
         exchange.asks(input)
         self._check_cells(asked, input, served)
-        deadline = self.settings.deadline_seconds
-        if asked.timeout is not None:
-            deadline = min(deadline, asked.timeout)
+        deadline = Deadline.after(self.settings.deadline_seconds, arrived=arrived)
+        if asked.timeout is not None and asked.timeout < deadline.seconds:
+            deadline = Deadline.after(asked.timeout, arrived=arrived, limit="its own timeout")
 
         timings = Timings(decode=time.perf_counter() - exchange.began)
         with Leaving(receive):
             wanted = None if lending is None else places(lending, asked.outputs)
-            result = await self.scoring.score(input, asked.attention, timings, arrived + deadline, wanted)
+            result = await self.scoring.score(input, asked.attention, timings, deadline, wanted)
         if lending is not None:
             lending.finish()
         computed = time.perf_counter()

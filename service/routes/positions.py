@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from service.catalogue import Catalogue, Model
+from service.deadline import Deadline
 from service.encoding import Encoding
 from service.errors import InvalidInput, NotAcceptable, NotFound, ServiceError, UnknownName
 from service.exchange import Exchange, header
@@ -169,7 +170,7 @@ class Positions:
 
     async def answer(self, scope: Scope, receive: Receive, id: str) -> Response:
         exchange = Exchange.of(scope)
-        deadline = time.monotonic() + self.settings.deadline_seconds
+        deadline = Deadline.after(self.settings.deadline_seconds)
         self.lifecycle.check_open()
         asked = parse(id, scope["query_string"], self.views.scoring.catalogue)
         accepted = media.negotiate(header(scope, b"accept"))

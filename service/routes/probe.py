@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
+from service.deadline import Deadline
 from service.errors import UnknownName
 from service.exchange import Exchange, header
 from service.lifecycle import Lifecycle
@@ -39,7 +40,7 @@ class Probe:
 
     async def answer(self, scope: Scope, receive: Receive) -> Response:
         exchange = Exchange.of(scope)
-        deadline = time.monotonic() + self.settings.deadline_seconds
+        deadline = Deadline.after(self.settings.deadline_seconds)
         self.lifecycle.check_open()
         asked = self._parse(scope["query_string"])
         media.negotiate(header(scope, b"accept"), (media.JSON,))

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from service.deadline import Deadline
 from service.engine.engine import late
 from service.errors import (
     BodyTimeout,
@@ -85,7 +86,7 @@ def _examples() -> Mapping[type[ServiceError], ServiceError]:
         ),
         ServiceError: ServiceError(f"the service failed on this request; its log says why under {REQUEST_ID}"),
         Draining: _raised(lifecycle.check_open),
-        DeadlineExceeded: late(0.0, 30.0),
+        DeadlineExceeded: late(0.0, Deadline.after(30.0, arrived=0.0)),
     }
 
 

@@ -257,7 +257,9 @@ def test_waiting_past_the_deadline_is_504() -> None:
         await until(sessions.entered.is_set)
         status, _, body = await Client(app).answer()
         assert status == 504
-        assert json.loads(body)["type"] == "urn:attention:problem:deadline"
+        told = json.loads(body)
+        assert told["type"] == "urn:attention:problem:deadline"
+        assert "0.1 s after it came (ATTENTION_DEADLINE_SECONDS)" in told["detail"]
         sessions.gate.set()
         await first.answer()
 

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.catalogue import Catalogue
+from service.deadline import Deadline
 from service.engine.batches import Limits as QueueLimits
 from service.engine.engine import Engine
 from service.engine.job import Job, JobResult
@@ -294,6 +295,39 @@ def test_a_deadline_ends_a_request_between_its_blocks(both: Both) -> None:
             await asked
         await asyncio.sleep(0)
         assert both.blocked.large.room.free == MOST
+
+    both.runner.run(main())
+
+
+class Slow:
+    """Answers so many jobs, and takes the others when their deadline has passed."""
+
+    def __init__(self, engine: Engine, answers: int) -> None:
+        self._engine = engine
+        self._left = answers
+
+    async def run(self, jobs: Sequence[Job], deadline: float | None = None) -> list[JobResult]:
+        self._left -= 1
+        while self._left < 0 and deadline is not None and time.monotonic() <= deadline:
+            await asyncio.sleep(0.01)
+        return await self._engine.run(jobs, deadline)
+
+
+@pytest.mark.parametrize(("compare", "blocks"), [((), 30), (("alibi",), 60)])
+def test_past_its_deadline_a_request_is_told_its_limit_and_how_far_it_came(
+    both: Both, compare: tuple[str, ...], blocks: int
+) -> None:
+    async def main() -> None:
+        scoring = Scoring(
+            CATALOGUE, Slow(both.engines[0], 3), both.whole.tables, Limits(cells=MOST), large=Bounds(MOST, MOST, 300)
+        )
+        options = AttentionOptions(returns=("scores", "weights"), compare=compare)
+        # Two rows of 60 keys are 240 cells of scores and weights: 30 blocks for each encoding.
+        deadline = Deadline.after(0.5)
+        with pytest.raises(DeadlineExceeded) as caught:
+            await scoring.score(AttentionInput(embeddings=array(60, 8)), options, Timings(), deadline)
+        expected = "its deadline, 0.5 s after it came (ATTENTION_DEADLINE_SECONDS): "
+        assert caught.value.detail == f"not answered by {expected}3 of {blocks} blocks of rows were computed"
 
     both.runner.run(main())
 
