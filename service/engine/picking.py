@@ -9,22 +9,27 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-_SHAPE, _ONE, _ROWS = "picking.shape", "picking.one", "picking.rows"
+_SHAPE, _ONE, _ROWS, _LAST, _WIDE = (f"picking.{name}" for name in ("shape", "one", "rows", "last", "wide"))
+_TWICE = "picking.twice"
 
 
 class Pick(NamedTuple):
     """The nodes of `gather(x @ transposed(table), expanded(index))`, along the last axis."""
 
     transpose: onnx.NodeProto
+    product: onnx.NodeProto
     expand: onnx.NodeProto
+    gather: onnx.NodeProto
 
 
 def pick_less(model: onnx.ModelProto) -> onnx.ModelProto | None:
     """The same model, where the tables of each head's own rows are cut to those from the least index to the largest
-    before they are multiplied; None where there are none.
+    before they are multiplied; None where there are none. Where few are picked for each row of `x`, those are picked
+    before they are multiplied, each with its own row.
 
-    A table of 1,024 distances is multiplied whole else, though 32 tokens have 63. Indices are inputs, and count rows
-    from the first. In 32 bits they are expanded in half the time.
+    A table of 1,024 distances is multiplied whole else, though 32 tokens have 63, and so it is for one query before
+    32,768 keys, whose products take a gigabyte. Indices are inputs, and count rows from the first. In 32 bits they are
+    expanded in half the time.
     """
     picks = list(_picks(model.graph))
     if not picks:
@@ -35,36 +40,73 @@ def pick_less(model: onnx.ModelProto) -> onnx.ModelProto | None:
     graph.ClearField("node")
     graph.initializer.extend(
         numpy_helper.from_array(np.array([value], kind), name)
-        for name, value, kind in ((_SHAPE, 1, np.int64), (_ONE, 1, np.int32), (_ROWS, -2, np.int32))
-    )
-    cut: dict[str, str] = {}
-    picked: dict[str, str] = {}
-    for i, pick in enumerate(picks):
-        index, own = pick.expand.input[0], f"picking.{i}"
-        cut[pick.transpose.output[0]], picked[pick.expand.output[0]] = f"{own}.table", f"{own}.index"
-        graph.node.extend(
-            [
-                helper.make_node("Cast", [index], [f"{own}.narrow"], to=onnx.TensorProto.INT32),
-                helper.make_node("ReduceMin", [f"{own}.narrow"], [f"{own}.first"], keepdims=0),
-                helper.make_node("ReduceMax", [f"{own}.narrow"], [f"{own}.last"], keepdims=0),
-                helper.make_node("Reshape", [f"{own}.first", _SHAPE], [f"{own}.start"]),
-                helper.make_node("Add", [f"{own}.last", _ONE], [f"{own}.beyond"]),
-                helper.make_node("Sub", [f"{own}.narrow", f"{own}.first"], [f"{own}.index"]),
-            ]
+        for name, value, kind in (
+            (_SHAPE, 1, np.int64),
+            (_ONE, 1, np.int32),
+            (_ROWS, -2, np.int32),
+            (_LAST, -1, np.int64),
+            (_WIDE, -2, np.int64),
+            (_TWICE, 2, np.int64),  # picking first has two arrays for one of the other
         )
-    for original in model.graph.node:
-        node = onnx.NodeProto()
-        node.CopyFrom(original)
-        name = node.output[0]
-        if name in cut:
-            own = cut[name].removesuffix(".table")
-            bounds = [f"{own}.start", f"{own}.beyond", _ROWS]
-            graph.node.append(helper.make_node("Slice", [node.input[0], *bounds], [cut[name]]))
-            node.input[0] = cut[name]
-        elif name in picked:
-            node.input[0] = picked[name]
-        graph.node.append(node)
+    )
+    replaced = {id(node): i for i, pick in enumerate(picks) for node in pick}
+    for node in model.graph.node:
+        i = replaced.get(id(node))
+        if i is None:
+            graph.node.append(node)
+        elif node is picks[i].gather:
+            graph.node.extend(_picking(picks[i], f"picking.{i}"))
     return found
+
+
+def _picking(pick: Pick, own: str) -> Iterator[onnx.NodeProto]:
+    """In the place of its nodes."""
+    index, table = pick.expand.input[0], pick.transpose.input[0]
+    yield helper.make_node("Cast", [index], [f"{own}.narrow"], to=onnx.TensorProto.INT32)
+    yield helper.make_node("ReduceMin", [f"{own}.narrow"], [f"{own}.first"], keepdims=0)
+    yield helper.make_node("ReduceMax", [f"{own}.narrow"], [f"{own}.last"], keepdims=0)
+    yield helper.make_node("Reshape", [f"{own}.first", _SHAPE], [f"{own}.start"])
+    yield helper.make_node("Add", [f"{own}.last", _ONE], [f"{own}.beyond"])
+    yield helper.make_node("Sub", [f"{own}.narrow", f"{own}.first"], [f"{own}.index"])
+    yield helper.make_node("Slice", [table, f"{own}.start", f"{own}.beyond", _ROWS], [f"{own}.table"])
+    # Whether the rows that are picked for one of x, as often as they are, are fewer than those of the table.
+    yield helper.make_node("Shape", [index], [f"{own}.picked"], start=1, end=2)
+    yield helper.make_node("Shape", [f"{own}.table"], [f"{own}.width"], start=2, end=3)
+    yield helper.make_node("Mul", [f"{own}.picked", f"{own}.width"], [f"{own}.numbers"])
+    yield helper.make_node("Shape", [f"{own}.table"], [f"{own}.height"], start=1, end=2)
+    yield helper.make_node("Div", [f"{own}.height", _TWICE], [f"{own}.half"])
+    yield helper.make_node("Less", [f"{own}.numbers", f"{own}.half"], [f"{own}.few"])
+    branches = {"then_branch": _first(pick, own), "else_branch": _then(pick, own)}
+    yield helper.make_node("If", [f"{own}.few"], list(pick.gather.output), name=pick.gather.name, **branches)
+
+
+def _first(pick: Pick, own: str) -> onnx.GraphProto:
+    """Picks, and multiplies what was picked."""
+    nodes = [
+        helper.make_node("Gather", [f"{own}.table", f"{own}.index"], [f"{own}.rows"], axis=1),
+        helper.make_node("Unsqueeze", [pick.product.input[0], _WIDE], [f"{own}.x"]),
+        helper.make_node("Mul", [f"{own}.x", f"{own}.rows"], [f"{own}.products"]),
+        helper.make_node("ReduceSum", [f"{own}.products", _LAST], [f"{own}.sums"], keepdims=0),
+    ]
+    return helper.make_graph(nodes, f"{own}.first", [], [_matrices(f"{own}.sums")])
+
+
+def _then(pick: Pick, own: str) -> onnx.GraphProto:
+    """Multiplies, and picks of the products."""
+    transpose, product, expand, gather = (_copied(node) for node in pick)
+    transpose.input[0], expand.input[0] = f"{own}.table", f"{own}.index"
+    gather.output[0] = f"{own}.gathered"
+    return helper.make_graph([transpose, product, expand, gather], f"{own}.then", [], [_matrices(f"{own}.gathered")])
+
+
+def _matrices(name: str) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [None] * 4)
+
+
+def _copied(node: onnx.NodeProto) -> onnx.NodeProto:
+    copied = onnx.NodeProto()
+    copied.CopyFrom(node)
+    return copied
 
 
 def _picks(graph: onnx.GraphProto) -> Iterator[Pick]:
@@ -88,7 +130,7 @@ def _picks(graph: onnx.GraphProto) -> Iterator[Pick]:
             and inputs[expand.input[0]].elem_type == onnx.TensorProto.INT64
             and all(readers[one.output[0]] == 1 for one in (product, expand, transpose))
         ):
-            yield Pick(transpose, expand)
+            yield Pick(transpose, product, expand, node)
 
 
 def _attribute(node: onnx.NodeProto, name: str) -> onnx.AttributeProto:

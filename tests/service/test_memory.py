@@ -138,6 +138,16 @@ def test_one_query_against_32768_keys(service: Process) -> None:
     assert most(service) < 1500 * MIB
 
 
+def test_one_query_takes_what_its_keys_take_and_not_a_table_for_each_of_them() -> None:
+    """Of 1,024 distances: eight times 131,072 keys would be 4 GiB."""
+    with serving(processes="1", workers="1") as service:
+        x = np.random.default_rng(0).standard_normal((65_536, 64), dtype=np.float32)
+        ask(service, x[:64], "encoding=deberta&heads=8&return=weights&rows=-1")
+        idle = most(service)
+        ask(service, x, "encoding=deberta&heads=8&return=weights&rows=-1")
+        assert most(service) < idle + 500 * MIB
+
+
 def test_the_largest_keys_of_a_whole_long_matrix_and_what_they_took_is_given_back(service: Process) -> None:
     idle = resident(service)
     x = np.random.default_rng(0).standard_normal((4096, 512), dtype=np.float32)
