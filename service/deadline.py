@@ -28,7 +28,8 @@ class Deadline(float):
 def told(deadline: float) -> str:
     """How a client is told of its deadline."""
     if isinstance(deadline, Deadline):
-        return f"its deadline, {deadline.seconds:.6g} s after it came ({deadline.limit})"
+        seconds = f"{deadline.seconds:.6f}".rstrip("0").rstrip(".")  # clients give it in microseconds
+        return f"its deadline, {seconds} s after it came ({deadline.limit})"
     return "its deadline"
 
 

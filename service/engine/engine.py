@@ -459,7 +459,7 @@ class Engine:
 def late(arrived: float, deadline: float) -> DeadlineExceeded:
     """Both are times of the engine's clock."""
     if deadline <= arrived:
-        return exceeded(deadline, "that was over before it could be queued to be computed")
+        return exceeded(deadline, "that had already passed when it was to be queued")
     return exceeded(deadline, f"it was queued {deadline - arrived:.3g} s before, and not computed yet")
 
 
