@@ -62,8 +62,8 @@ class Instance:
 def asked(model: Model, encoding: str | None, compare: Sequence[str]) -> tuple[list[Instance], set[str]]:
     """Those that a request asks for, the reference first; and the names of those that only `all` asks for.
 
-    The model's own encoding is the reference where `encoding` is None, and `compare` may name it then. Raises
-    UnknownName, and InvalidInput for a name that came twice or a label that is none.
+    The model's own encoding is the reference where `encoding` is None, and `compare` may name it among others then.
+    Raises UnknownName, and InvalidInput for a name that came twice, a label that is none, or the reference alone.
     """
     everything = any(name.strip().lower() == ALL for name in compare)
     named = [name for name in compare if name.strip().lower() != ALL]
@@ -82,6 +82,12 @@ def asked(model: Model, encoding: str | None, compare: Sequence[str]) -> tuple[l
             raise _twice(instance, words[instance.name], f"compare={word}", found.keys() | set(named))
         words[instance.name] = f"compare={word}"
         found.setdefault(instance.name, instance)
+    if named and len(found) == 1 and not everything:
+        raise InvalidInput(
+            f"compare={named[0][:80]} names the reference alone, which is {reference.name} where encoding is left out; "
+            "name another, or leave compare out",
+            pointer="query:compare",
+        )
     if not everything:
         return list(found.values()), set()
     for one in model.encodings.values():

@@ -70,7 +70,10 @@ class Settings(BaseSettings):
         1 << 27, ge=1, description="most numbers one request may compute: batch x heads x queries x keys, all outputs"
     )
     queue_cells: int = Field(
-        1 << 28, ge=1, description="most numbers that may wait to be computed in one process; above it 429"
+        1 << 28,
+        ge=1,
+        description="most numbers that may wait to be computed in one process; above it 429; at least "
+        f"{PREFIX}REQUEST_CELLS",
     )
     queue_jobs: int = Field(
         1024,

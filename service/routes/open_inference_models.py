@@ -28,7 +28,6 @@ class Tensor:
     name: str
     datatype: str
     shape: tuple[int, ...]
-    optional: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ class ServedModel:
         width, heads = model.width or DYNAMIC, model.heads or DYNAMIC
         stack = (DYNAMIC, DYNAMIC, width)
         inputs = [
-            *(Tensor(name, "FP32", stack, optional=name != "embeddings") for name in EMBEDDINGS),
+            *(Tensor(name, "FP32", stack) for name in EMBEDDINGS),
             *(Tensor(name, "FP64", (DYNAMIC,)) for name in POSITIONS),
             Tensor("mask", "BOOL", (DYNAMIC,) * 4),
             *_parameters(model, encoding),
@@ -76,7 +75,8 @@ class ServedModel:
         """Triton's configuration, as far as it says something here.
 
         `max_batch_size` is 0: shapes stand as they are, batch axis included (positions have none). Requests are batched
-        together all the same, which `dynamic_batching` says. `parameters` are those of one number or word, by default.
+        together all the same, which `dynamic_batching` says. Every input is optional: embeddings may be left out for
+        queries and keys. `parameters` are those of one number or word, by default.
         """
         return {
             "name": self.name,
@@ -84,7 +84,7 @@ class ServedModel:
             "backend": "onnxruntime",
             "version_policy": {"latest": {"num_versions": 1}},
             "max_batch_size": 0,
-            "input": [{**_configured(tensor), "optional": tensor.optional} for tensor in self.inputs],
+            "input": [{**_configured(tensor), "optional": True} for tensor in self.inputs],
             "output": [_configured(tensor) for tensor in self.outputs],
             "dynamic_batching": {},
             "parameters": {

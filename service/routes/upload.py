@@ -138,6 +138,7 @@ def too_slow(seconds: float) -> BodyTimeout:
 def too_large(size: str, limit: int) -> PayloadTooLarge:
     return PayloadTooLarge(
         f"the body has {size}, the limit is {limit} (ATTENTION_MAX_BODY_BYTES); "
-        "float16 or float32 in application/x-npz takes the least room",
+        "float16 in npy, npz or safetensors takes the least room, float32 twice as much and JSON the most; else send "
+        "fewer tokens, or a part of the rows",
         limit=limit,
     )

@@ -58,6 +58,13 @@ def test_compare_may_name_the_models_own_where_the_reference_was_left_out() -> N
     assert names(None, "t5", "rope") == ["rope", "t5"]
 
 
+def test_compare_may_not_name_the_reference_alone() -> None:
+    with pytest.raises(InvalidInput, match="compare=Rope names the reference alone, which is rope where") as caught:
+        names(None, "Rope")
+    assert caught.value.pointer == "query:compare"
+    assert names(None, "rope", "all")[0] == "rope"
+
+
 @pytest.mark.parametrize(
     ("encoding", "compare", "words"),
     [
