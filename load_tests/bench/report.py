@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -354,8 +355,9 @@ def scaling_section(found: Scaling) -> str:
 
 RoPE in {found.heads} heads, {found.width} wide, weights only, npy in and safetensors out, 1 connection: p50 of a
 request, beside the median of a bare `session.run` in one thread; medians of {passes} passes. The whole matrix goes up
-to {longest:,} tokens, where it meets the service's default limit of {scaling.REQUEST_CELLS:,} cells; beyond that only
-the last {scaling.LAST_ROWS} rows are asked for (`rows=-{scaling.LAST_ROWS}:`), and only they are computed.
+to {longest:,} tokens: one of twice as many exceeds the service's default limit of {scaling.REQUEST_CELLS:,} cells.
+Beyond that only the last {scaling.LAST_ROWS} rows are asked for (`rows=-{scaling.LAST_ROWS}:`), and only they are
+computed.
 
 ![Time for one request against its length, both axes logarithmic]({PICTURE})
 
@@ -367,9 +369,10 @@ the last {scaling.LAST_ROWS} rows are asked for (`rows=-{scaling.LAST_ROWS}:`), 
 
 def memory_section(found: Memory) -> str:
     mega = [value / 1e6 for value in found.resident]
-    per_thousand = round(slope([count / 1e3 for count in found.requests], mega), 2) + 0.0
-    growth = per_thousand * found.requests[-1] / 1e3 / float(np.median(mega))
-    verdict = "flat" if growth <= FLAT else "rising"
+    half = len(mega) // 2
+    whole, late = _growth(found.requests, mega), _growth(found.requests[half:], mega[half:])
+    above = max(mega) / mega[0] - 1
+    verdict = "flat" if above <= FLAT or max(whole.part, late.part) <= FLAT else "rising"
     shown = [round(i * (len(mega) - 1) / 10) for i in range(11)]
     rows = [(f"{found.requests[i]:,}", number(mega[i])) for i in dict.fromkeys(shown)]
     return f"""## 4. Memory
@@ -382,5 +385,19 @@ share counted once (PSS), {number(found.started / 1e6)} MB at the start:
 
 {table(("requests", "MB"), rows, left=0)}
 
-**{verdict.capitalize()}**: {per_thousand:+.2f} MB for 1,000 requests; over all of them that is {growth:+.1%} (up to
-{FLAT:.0%} counts as flat)."""
+**{verdict.capitalize()}**: {whole.per_thousand:+.2f} MB for 1,000 requests, {whole.part:+.1%} over all of them; in the
+second half {late.per_thousand:+.2f} MB, {late.part:+.1%}. The most was {number(max(mega))} MB, {above:+.1%} beside what
+the warm-up left. Up to {FLAT:.0%} above that counts as flat, for what was given back meanwhile may be taken again, and
+so does growth up to {FLAT:.0%} over all and over the second half."""
+
+
+class _Growth(NamedTuple):
+    """Of resident memory, by the straight line through it: MB for 1,000 requests, and over all, as a part of it."""
+
+    per_thousand: float
+    part: float
+
+
+def _growth(requests: Sequence[int], mega: Sequence[float]) -> _Growth:
+    per_thousand = round(slope([count / 1e3 for count in requests], mega), 2) + 0.0
+    return _Growth(per_thousand, per_thousand * (requests[-1] - requests[0]) / 1e3 / float(np.median(mega)))

@@ -11,14 +11,15 @@ from load_tests.bench.job import Post
 from load_tests.bench.others import watching
 from load_tests.bench.records import ScalingRow
 from load_tests.bodies import as_npy
+from service.settings import Settings
 
 HEADS, WIDTH = 4, 64
 LAST_ROWS = 16
 LONGEST = 8192
 PAUSE = 0.3
 """Seconds in which the service drops the request that the client left unread."""
-REQUEST_CELLS = 1 << 26
-"""The service's default limit on batch x heads x queries x keys: what the whole matrix of 4,096 tokens has."""
+REQUEST_CELLS: int = Settings.model_fields["request_cells"].default
+"""The service's default limit on batch x heads x queries x keys."""
 
 
 def grid(longest: int = LONGEST) -> Iterator[tuple[int, int | None]]:

@@ -123,6 +123,12 @@ def test_steady_memory_is_flat_and_growing_memory_is_not() -> None:
     assert "90.0 MB at the start" in steady
     rising = [200_000_000 + 1_000_000 * i for i in range(51)]
     assert "**Rising**: +10.00 MB for 1,000 requests" in report.memory_section(memory_of(rising))
+    # What was given back may be taken again, but no more than that.
+    turned = [300_000_000] * 15 + [200_000_000 + 1_000_000 * i for i in range(36)]
+    page = report.memory_section(memory_of(turned))
+    assert "**Flat**: -" in page
+    assert "in the\nsecond half +10.00 MB, +11.2%. The most was 300 MB, +0.0%" in page
+    assert "**Rising**: -" in report.memory_section(memory_of([turned[0], *(size + 90_000_000 for size in turned[1:])]))
 
 
 def test_the_whole_page_says_where_when_and_on_what_it_was_measured(tmp_path: Path) -> None:
