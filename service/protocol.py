@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, cast
 
+import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
@@ -53,6 +55,16 @@ def unclear(version: str, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     if hosts > 1 or (hosts == 0 and version == "1.1"):
         return f"a request has one Host header, and this one has {hosts}"
     return None
+
+
+def _said(error: BaseException | None) -> str:
+    """What is wrong with a request, as far as the parser says."""
+    match error:
+        case httptools.HttpParserInvalidMethodError():
+            return "the method is unknown, or what came is not HTTP at all"
+        case httptools.HttpParserError(args=[str(text)]) if not isinstance(error, httptools.HttpParserCallbackError):
+            return text
+    return "the first line or a header is not well formed"
 
 
 class Flow(FlowControl):
@@ -454,10 +466,7 @@ class Protocol(HttpToolsProtocol):
         elif self._unclear is not None:
             error = MalformedRequest(self._unclear)
         else:
-            error = MalformedRequest(
-                "this is no HTTP/1.1 request as it is read here: the method is unknown, or the first line or a header "
-                "is not well formed"
-            )
+            error = MalformedRequest(f"this is no HTTP/1.1 request as it is read here: {_said(sys.exception())}")
         if not self._answering():
             self._refuse(error)
         elif self._heading or not self._inside or self.pipeline:
@@ -482,7 +491,9 @@ class Protocol(HttpToolsProtocol):
 
     def _late(self) -> None:
         self._head_timer = None
-        if not self.transport.is_closing():
+        if not self._heading:  # nothing was asked, so there is nobody to be told
+            self.transport.close()
+        elif not self.transport.is_closing():
             seconds = self.header_seconds
             detail = f"the headers did not arrive within {seconds:g} s (ATTENTION_HEADER_SECONDS)"
             self._refuse(HeadTimeout(detail, limit_seconds=seconds))

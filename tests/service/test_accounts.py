@@ -107,7 +107,6 @@ def test_each_outcome_moves_one_counter_and_its_reason(
         (b"FROB /attention HTTP/1.1\r\nhost: x\r\n\r\n", "400", "malformed"),
         (b"\x16\x03\x01 hello\r\n\r\n", "400", "malformed"),
         (b"GET /models HTTP/1.1\r\nhost: x\r\nno colon\r\n\r\n", "400", "malformed"),
-        (b"", "408", "slow_body"),
         (b"POST /attention HTTP/1.1\r\nhost:", "408", "slow_body"),
     ],
 )
@@ -120,6 +119,15 @@ def test_what_is_refused_before_it_is_a_request_is_counted_too(
     after = metrics(service)
     assert moved(before, after) == {("", "other", status): 1}
     assert counts.changes(before, after, "attention_rejected_total") == {(reason,): 1}
+    assert counts.total(after, "attention_inflight_requests") == 1
+
+
+def test_a_connection_that_asks_nothing_is_closed_and_is_no_request(service: Process) -> None:
+    before = metrics(service)
+    assert told(service, b"") == b""
+    after = metrics(service)
+    assert moved(before, after) == {}
+    assert counts.changes(before, after, "attention_rejected_total") == {}
     assert counts.total(after, "attention_inflight_requests") == 1
 
 

@@ -220,8 +220,15 @@ def test_a_client_that_closes_and_only_reads_once_it_has_written_gets_its_refusa
         assert json.loads(answer.read())["status"] == status
 
 
-@pytest.mark.parametrize("begun", [b"", b"\r\n", b"POST /attention HTTP/1.1\r\nhost:", b"GET /models HTT"])
-def test_a_connection_whose_request_never_comes_is_closed(process: Process, begun: bytes) -> None:
+@pytest.mark.parametrize("sent", [b"", b"\r\n"])
+def test_a_connection_that_asks_nothing_is_closed_without_a_word(process: Process, sent: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", process.port), timeout=10) as connection:
+        connection.sendall(sent)
+        assert connection.recv(10_000) == b""
+
+
+@pytest.mark.parametrize("begun", [b"POST /attention HTTP/1.1\r\nhost:", b"GET /models HTT"])
+def test_a_connection_whose_request_never_comes_in_full_is_closed(process: Process, begun: bytes) -> None:
     with socket.create_connection(("127.0.0.1", process.port), timeout=10) as connection:
         connection.sendall(begun)
         answer = b"".join(iter(lambda: connection.recv(10_000), b""))
@@ -258,6 +265,27 @@ def test_what_is_no_request_is_answered_with_a_problem_document(process: Process
     assert head.startswith(b"HTTP/1.1 400")
     assert media.PROBLEM.encode() in head
     assert "method is unknown" in json.loads(body)["detail"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        (b"content-length: abc", "Invalid character in Content-Length"),
+        (b"content-length: -3", "Invalid character in Content-Length"),
+        (b"content-length: 3\r\ncontent-length: 4", "Duplicate Content-Length"),
+        (b"content-length: 3\r\ntransfer-encoding: chunked", "Transfer-Encoding can't be present with Content-Length"),
+        (b"transfer-encoding: chunked\r\ncontent-length: 3", "Content-Length can't be present with Transfer-Encoding"),
+        (b"transfer-encoding: chunked\r\n\r\nzz", "Invalid character in chunk size"),
+        (b"no colon", "Invalid header token"),
+        (b"x: \x01", "Invalid header value char"),
+    ],
+)
+def test_what_is_wrong_with_a_request_is_told(process: Process, headers: bytes, words: str) -> None:
+    with socket.create_connection(("127.0.0.1", process.port), timeout=10) as connection:
+        connection.sendall(b"POST /attention HTTP/1.1\r\nhost: x\r\n" + headers + b"\r\n\r\n")
+        head, _, body = b"".join(iter(lambda: connection.recv(10_000), b"")).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400")
+    assert words in json.loads(body)["detail"]
 
 
 def test_a_client_that_asks_first_is_refused_before_it_sends(process: Process) -> None:
