@@ -16,8 +16,10 @@ from load_tests.tied import tied
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's end")
 
 STARTS = """
-import subprocess, time
+import signal, subprocess, time
 from load_tests.tied import tied
+for one in (signal.SIGINT, signal.SIGHUP):  # whoever runs the tests may ignore them, and that is inherited
+    signal.signal(one, signal.SIG_DFL)
 child = subprocess.Popen(tied(["sleep", "60"]))
 print(child.pid, flush=True)
 time.sleep(60)
