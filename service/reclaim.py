@@ -36,7 +36,7 @@ class Reclaim:
     ) -> None:
         """`largest` says of how many cells the largest run was that was made since it was last asked, or is made now;
         `give_back` returns memory to the system; `sweeps` drop what has not been used since they were last called.
-        `resident` are the bytes that the process holds.
+        `resident` are the bytes that the process holds. What it holds now it keeps.
         """
         self._largest_run = largest
         self._give_back = give_back
@@ -44,7 +44,7 @@ class Reclaim:
         self._resident = resident
         self._recent: deque[int] = deque(maxlen=LOOKS)
         self._largest = 0
-        self._held: int | None = None
+        self._held = resident()
         self._until_sweep = AGE
 
     async def look(self) -> None:
@@ -56,8 +56,6 @@ class Reclaim:
                 sweep()
         self._recent.append(self._largest_run())
         self._largest = max(self._largest, self._recent[-1])
-        if self._held is None:
-            self._held = self._resident()
         if len(self._recent) < LOOKS or max(self._recent) * LESS > self._largest:
             return
         holds = self._resident()

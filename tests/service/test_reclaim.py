@@ -96,6 +96,12 @@ def test_what_came_without_runs_is_given_back_as_well() -> None:
     assert one.look(LOOKS) == 1
 
 
+def test_what_came_before_the_first_look_counts() -> None:
+    one = Watched()
+    one.holds = 500 * MIB
+    assert one.look(LOOKS) == 1
+
+
 def test_what_is_kept_is_swept_now_and_then() -> None:
     swept: list[str] = []
     one = Watched(lambda: swept.append("tables"), lambda: swept.append("plans"))
