@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +13,7 @@ from service.engine.job import JobResult
 from service.errors import ClientClosedRequest, ServiceError
 from service.exchange import Exchange, new_id
 from service.express.connection import Connection
+from service.express.kept import Kept
 from service.express.refusing import refuse
 from service.express.routine import Routine, Waiting
 from service.express.spent import Spent
@@ -39,7 +39,7 @@ class Answers:
         self.lifecycle = lifecycle
         self.telemetry = telemetry
         self.settings = settings
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.kept = Kept(lifecycle)
 
     def refuse(self, connection: Connection, asked: Asked, length: int, began: float, error: ServiceError) -> None:
         """A request with a body of so many bytes, which the connection holds."""
@@ -47,17 +47,6 @@ class Answers:
         exchange.received, exchange.received_as = length, media.FORMATS[asked.kind]
         said = error.status, media.PROBLEM, problem.encode(error, exchange.request_id)
         refuse(connection, self.telemetry, exchange, error, said, closing=self.lifecycle.draining)
-
-    def keep(self, work: Coroutine[Any, Any, None]) -> None:
-        """As long as it takes; the server does not end before."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        self.lifecycle.inflight += 1
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        self.lifecycle.inflight -= 1
 
     def reply(
         self,
@@ -124,7 +113,7 @@ class Answers:
     def _handing_over(self, exchange: Exchange, sending: Sending) -> None:
         """An answer of which a part waits for its client is counted once it is known what became of it."""
         self.telemetry.began(PATH)
-        self.keep(self._handed_over(exchange, sending))
+        self.kept.add(self._handed_over(exchange, sending))
 
     async def _handed_over(self, exchange: Exchange, sending: Sending) -> None:
         try:

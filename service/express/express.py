@@ -99,8 +99,7 @@ class Express:
             return due
         end = data.find(b"\r\n\r\n", 0, LONGEST) + 4
         head = self.heads.get(bytes(data[:end]))
-        wanted = head is not None and (not head.hopeless or self._crowded(head) is not None)
-        if head is None or not wanted:
+        if head is None or (head.hopeless and self._crowded(head) is None):
             return None
         due = end + head.length
         return due if self.arriving.held + due <= upload.TOGETHER * self.settings.max_body_bytes else None
@@ -271,7 +270,7 @@ class Express:
                 one.answered = True
                 self.answers.refuse(one.connection, routine.asked, routine.length, one.began, error)
             else:
-                self.answers.keep(self._wait(routine, one, claim))
+                self.answers.kept.add(self._wait(routine, one, claim))
 
     async def _wait(self, routine: Routine, one: Waiting, claim: Callable[[], None] | None) -> None:
         """Has a worker run it, and answers. `claim` is given up where its body is needed no more."""

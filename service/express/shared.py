@@ -23,6 +23,7 @@ from service.errors import ClientClosedRequest, ServiceError
 from service.exchange import Exchange, new_id
 from service.express.connection import Connection
 from service.express.heads import UNUSUAL
+from service.express.kept import Kept
 from service.express.refusing import refuse
 from service.express.spent import Spent
 from service.finite import all_finite
@@ -121,7 +122,7 @@ class SharedExpress:
         self._heads: dict[bytes, Head] = {}
         self._known: dict[bytes, Known] = {}
         self._bytes = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._kept = Kept(self.lifecycle)
 
     def learn(self, head: bytes, scope: Mapping[str, Any]) -> None:
         """Remembers the head of a request, as the server has read it."""
@@ -255,10 +256,7 @@ class SharedExpress:
         connection.hold()
         queued = time.perf_counter()
         if not self.engine.room(job):
-            self.lifecycle.inflight += 1
-            task = asyncio.get_running_loop().create_task(self._later(connection, known, job, content, began, queued))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._kept.add(self._later(connection, known, job, content, began, queued))
             return
         result = self.engine.run_at_once(job, job, 1, full=False)
         if result is None:
@@ -287,8 +285,6 @@ class SharedExpress:
                 refuse(connection, self.telemetry, exchange, error, said, closing=closing)
         else:
             self._reply(connection, known, result, content, began, queued)
-        finally:
-            self.lifecycle.inflight -= 1
 
     def _reply(
         self, connection: Connection, known: Known, result: JobResult, content: bytes, began: float, queued: float
