@@ -11,10 +11,8 @@ import onnx
 import onnxruntime
 from jaxtyping import Float
 
-from service.engine.permuting import permute
-from service.engine.pruning import prune
-from service.engine.reshaping import reshape_simply
-from service.engine.uncopied import uncopied
+from service.engine.job import Graph, digest
+from service.engine.session import Sessions
 from service.settings import EXPORTED
 
 ENCODING = "rope"
@@ -33,8 +31,11 @@ def session(model: bytes | str) -> Any:
 
 def scores_graph(*outputs: str) -> bytes:
     """The graph with these outputs only, nothing masked, in the form that the service gives it for the CPU."""
-    pruned = prune(onnx.load(FOLDER / f"{ENCODING}.onnx"), outputs, masked=False)
-    return bytes(reshape_simply(uncopied(permute(pruned) or pruned)).SerializeToString())
+    path = FOLDER / f"{ENCODING}.onnx"
+    graph = Graph(f"{FOLDER.name}.{ENCODING}", path, digest(path.read_bytes()))
+    found = Sessions("cpu").model(graph, outputs, masked=False, switches=(), narrow=True)
+    assert found is not None
+    return bytes(found[0].SerializeToString())
 
 
 def tables(queries: int, keys: int, heads: int, head_dim: int) -> dict[str, Array]:
