@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -99,6 +101,24 @@ def names(kind: str, content: bytes) -> list[str]:
     return list(json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]))
 
 
+def asgi(runner: asyncio.Runner, app: FastAPI, scope: dict[str, Any], body: bytes) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and content of what the application answers."""
+    messages: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        messages.append(message)
+
+    async def main() -> None:
+        await app(scope, receive, send)
+
+    runner.run(main())
+    named = {name.decode(): value.decode() for name, value in messages[0]["headers"]}
+    return messages[0]["status"], named, b"".join(bytes(one["body"]) for one in messages[1:])
+
+
 class Door:
     """One application, asked the long way and the short one, on one event loop."""
 
@@ -133,20 +153,7 @@ class Door:
         }
         for _ in range(2):  # what came once is not remembered
             self.express.learn(first + b"\r\n\r\n", scope)
-        messages: list[dict[str, Any]] = []
-
-        async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        async def send(message: Any) -> None:
-            messages.append(message)
-
-        async def main() -> None:
-            await self.app(scope, receive, send)
-
-        self.runner.run(main())
-        named = {name.decode(): value.decode() for name, value in messages[0]["headers"]}
-        return messages[0]["status"], named, b"".join(bytes(one["body"]) for one in messages[1:])
+        return asgi(self.runner, self.app, scope, body)
 
     def short(self, *sent: bytes) -> list[tuple[int, dict[str, str], bytes]] | None:
         """What is answered straight away, all in one turn; None where none is taken, or all are declined."""
@@ -166,6 +173,14 @@ class Door:
             assert declined == list(sent)
             return None
         return [parts(one.written) for one in connections]
+
+
+@contextmanager
+def opened(sessions: Sessions | None = None) -> Iterator[Door]:
+    with asyncio.Runner() as runner:
+        door = Door(runner, sessions)
+        yield door
+        door.close()
 
 
 def embeddings(*shape: int, seed: int = 0) -> np.ndarray:

@@ -25,16 +25,14 @@ from service.records import Timings
 from service.wire import media
 from service.wire.answer import timings_text
 from tests.service import counts, samples
-from tests.service.doors import QUERY, Connection, Door, arrays, embeddings, metadata, names, parts, request
+from tests.service.doors import QUERY, Connection, Door, arrays, embeddings, metadata, names, opened, parts, request
 from tests.service.process import Process, serving
 
 
 @pytest.fixture(scope="module")
 def door() -> Iterator[Door]:
-    with asyncio.Runner() as runner:
-        door = Door(runner)
+    with opened() as door:
         yield door
-        door.close()
 
 
 @pytest.mark.parametrize(
@@ -587,11 +585,9 @@ class Failing(Sessions):
 
 @pytest.fixture
 def failing() -> Iterator[tuple[Door, Failing]]:
-    with asyncio.Runner() as runner:
-        sessions = Failing("cpu")
-        door = Door(runner, sessions)
+    sessions = Failing("cpu")
+    with opened(sessions) as door:
         yield door, sessions
-        door.close()
 
 
 def test_a_model_that_fails_is_told_as_a_problem(failing: tuple[Door, Failing]) -> None:

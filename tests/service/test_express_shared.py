@@ -18,7 +18,7 @@ from service.express.shared import AGAIN, PATIENCE, REQUESTS
 from service.settings import Settings
 from service.shared_memory.regions import Regions
 from tests.service import counts
-from tests.service.doors import Connection, parts
+from tests.service.doors import Connection, asgi, parts
 
 SIZE = 1 << 20
 X = np.random.default_rng(3).standard_normal((12, 32)).astype(np.float32)
@@ -53,20 +53,7 @@ class Door:
             "client": ("127.0.0.1", 1),
         }
         self.express.learn(head(method, path, named), scope)
-        messages: list[dict[str, Any]] = []
-
-        async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        async def send(message: Any) -> None:
-            messages.append(message)
-
-        async def main() -> None:
-            await self.app(scope, receive, send)
-
-        self.runner.run(main())
-        answered = {name.decode(): value.decode() for name, value in messages[0]["headers"]}
-        return messages[0]["status"], answered, b"".join(bytes(one["body"]) for one in messages[1:])
+        return asgi(self.runner, self.app, scope, body)
 
     def short(self, sent: bytes, peer: str = "127.0.0.1") -> tuple[int, dict[str, str], bytes] | None:
         """What is answered straight away; None where it is not taken, or declined."""

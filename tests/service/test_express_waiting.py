@@ -20,7 +20,7 @@ from service.express.heads import LARGEST
 from service.routes import upload
 from service.wire import media
 from tests.service import counts, samples
-from tests.service.doors import Connection, Door, arrays, embeddings, head, metadata, names, parts, request
+from tests.service.doors import Connection, Door, arrays, embeddings, head, metadata, names, opened, parts, request
 from tests.service.process import serving
 
 TOKENS, WIDTH = 300, 16
@@ -30,10 +30,8 @@ BODY = samples.npy(embeddings(TOKENS, WIDTH))
 
 @pytest.fixture(scope="module")
 def door() -> Iterator[Door]:
-    with asyncio.Runner() as runner:
-        door = Door(runner)
+    with opened() as door:
         yield door
-        door.close()
 
 
 @pytest.fixture(autouse=True)
